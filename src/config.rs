@@ -1,0 +1,181 @@
+//! Every knob and limit: built-in defaults, then `--config FILE` (TOML), then `SANDCELL_*`, then
+//! flags. Parsed once, passed down. Unknown keys are refused by name.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+const MIB: u64 = 1024 * 1024;
+
+/// The whole configuration.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Uppers, state, lock and (unless `mirrors_dir` is set) mirrors live below this.
+    pub data_dir: PathBuf,
+    /// Where mirrors are kept; default `<data_dir>/mirrors`.
+    pub mirrors_dir: Option<PathBuf>,
+    /// The port and who may use it.
+    pub server: Server,
+    /// Limits of one sandbox.
+    pub limits: Limits,
+    /// Limits of the service.
+    pub service: Service,
+}
+
+/// The port and who may use it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Server {
+    /// Address to listen on; port 0 picks one.
+    pub listen: SocketAddr,
+    /// Keys that clients send; required for any address that is not loopback.
+    pub api_keys: Vec<String>,
+    /// Host names, besides loopback names and the listen address, that requests may be for.
+    pub allowed_hosts: Vec<String>,
+    /// Origins, besides loopback ones, that browsers may call from.
+    pub allowed_origins: Vec<String>,
+    /// Largest body of an upload, bytes.
+    pub max_upload_bytes: u64,
+    /// Largest body of any other request, bytes.
+    pub max_body_bytes: u64,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Seconds in which a request's head must have arrived.
+    pub header_timeout_seconds: u64,
+    /// Seconds without a byte of an expected body after which a request is given up.
+    pub body_timeout_seconds: u64,
+}
+
+/// Limits of one sandbox; those that `POST /sandbox/create` takes are defaults, with a `max_` each.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Bytes of memory (RAM; swap is off).
+    pub memory_bytes: u64,
+    /// Most that a client may ask for.
+    pub max_memory_bytes: u64,
+    /// Processors.
+    pub cpus: f64,
+    /// Most that a client may ask for.
+    pub max_cpus: f64,
+    /// Processes and threads.
+    pub processes: u64,
+    /// Most that a client may ask for.
+    pub max_processes: u64,
+    /// Bytes of files (upper directory, /tmp and /dev/shm together). On a tmpfs upper they count
+    /// against memory too.
+    pub disk_bytes: u64,
+    /// Most that a client may ask for.
+    pub max_disk_bytes: u64,
+    /// Files and directories.
+    pub inodes: u64,
+    /// Open files of one process.
+    pub open_files: u64,
+    /// Seconds of wall time of an execution or a command.
+    pub timeout_seconds: u64,
+    /// Most that a client may ask for.
+    pub max_timeout_seconds: u64,
+    /// Seconds between SIGINT and SIGKILL when an execution is interrupted.
+    pub interrupt_grace_seconds: u64,
+    /// Seconds of life of a sandbox.
+    pub lease_seconds: u64,
+    /// Most that a client may ask for.
+    pub max_lease_seconds: u64,
+    /// Bytes of stdout, and likewise of stderr, that are kept of an execution or a command.
+    pub output_bytes: usize,
+    /// Bytes of MIME data of an execution.
+    pub result_bytes: usize,
+    /// Bytes of a traceback.
+    pub traceback_bytes: usize,
+    /// Bytes of code of one execution.
+    pub code_bytes: usize,
+    /// File changes reported for an execution, and entries of a listing.
+    pub files: usize,
+    /// Executions that wait for the one that runs.
+    pub queue: usize,
+}
+
+/// Limits of the service.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Service {
+    /// Live sandboxes.
+    pub max_sandboxes: usize,
+    /// Prepared sandboxes kept ready; 0 prepares each on demand.
+    pub pool: usize,
+    /// Modules that the zygote imports before it forks kernels.
+    pub preload: Vec<String>,
+    /// First host uid of the ids that sandboxes are mapped to.
+    pub uid_base: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("/var/lib/sandcell"),
+            mirrors_dir: None,
+            server: Server::default(),
+            limits: Limits::default(),
+            service: Service::default(),
+        }
+    }
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8000)),
+            api_keys: Vec::new(),
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            max_upload_bytes: 1024 * MIB,
+            max_body_bytes: 32 * MIB,
+            max_connections: 4096,
+            header_timeout_seconds: 15,
+            body_timeout_seconds: 60,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 1024 * MIB,
+            max_memory_bytes: 64 * 1024 * MIB,
+            cpus: 1.0,
+            max_cpus: 64.0,
+            processes: 256,
+            max_processes: 32_768,
+            disk_bytes: 1024 * MIB,
+            max_disk_bytes: 64 * 1024 * MIB,
+            inodes: 200_000,
+            open_files: 4096,
+            timeout_seconds: 300,
+            max_timeout_seconds: 24 * 3600,
+            interrupt_grace_seconds: 2,
+            lease_seconds: 24 * 3600,
+            max_lease_seconds: 30 * 24 * 3600,
+            output_bytes: 1024 * 1024,
+            result_bytes: 16 * 1024 * 1024,
+            traceback_bytes: 64 * 1024,
+            code_bytes: 16 * 1024 * 1024,
+            files: 10_000,
+            queue: 16,
+        }
+    }
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Self {
+            max_sandboxes: 1000,
+            pool: 4,
+            preload: ["numpy", "pandas", "matplotlib.pyplot"]
+                .map(String::from)
+                .to_vec(),
+            uid_base: 0x7000_0000,
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Kernels: the protocol, the zygote that forks them, and executions.
+
+pub mod protocol;

@@ -1,0 +1,240 @@
+//! The wire between the supervisor, the zygote and a kernel. This file is the specification;
+//! `rootfs/kernel/` holds the other end. [`VERSION`] changes with every incompatible change.
+//!
+//! # Zygote socket
+//!
+//! A `SOCK_SEQPACKET` pair (unix(7)): one JSON object a packet, at most [`MAX_ZYGOTE_PACKET_BYTES`],
+//! descriptors as `SCM_RIGHTS`. The supervisor trusts the zygote, which never runs user code.
+//!
+//! 1. supervisor → zygote [`ToZygote::Start`], once: the filters that every kernel installs and the
+//!    packages to import. The zygote answers [`FromZygote::Ready`] when all is imported and warm.
+//! 2. supervisor → zygote [`ToZygote::Fork`] with descriptors, in this order: `[0]` pidfd of the
+//!    sandbox's init, `[1]` the kernel's end of its socket, `[2]` write end of the stdout pipe,
+//!    `[3]` write end of the stderr pipe, `[4..]` `cgroup.procs` files, opened for writing by the
+//!    supervisor, in which the child writes `0` (itself) before anything else.
+//! 3. zygote → supervisor [`FromZygote::Forked`] with one descriptor, the pidfd of the child, or
+//!    [`FromZygote::Failed`].
+//! 4. zygote → supervisor [`FromZygote::Exited`], once for each forked child, when it was reaped.
+//!
+//! The zygote ends itself when its socket reaches end of file.
+//!
+//! # Kernel socket
+//!
+//! A `SOCK_STREAM` pair. A frame is a 32-bit big-endian length and that many bytes of UTF-8 JSON.
+//! Kernel → supervisor frames are hostile bytes: longer than [`MAX_KERNEL_FRAME_BYTES`], malformed
+//! or out of turn, they end the kernel and nothing else.
+//!
+//! The kernel speaks first: [`FromKernel::Ready`] once it has joined the sandbox and locked itself
+//! down, or [`FromKernel::Failed`] and exit. Then one [`ToKernel::Execute`] at a time is answered by
+//! one `started`, any number of `result`s, at most one `error`, and one `done`.
+//! What user code prints does not travel here: descriptors 1 and 2 are pipes that the supervisor
+//! reads, and the kernel flushes both before it sends `done`, so that everything printed before
+//! `done` is already in the pipes when `done` arrives.
+//!
+//! `SIGINT` interrupts the running execution (`KeyboardInterrupt`) and is ignored while idle.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
+pub const VERSION: u32 = 1;
+/// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
+pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
+/// Longest frame that a kernel may send, in bytes.
+pub const MAX_KERNEL_FRAME_BYTES: usize = 32 * 1024 * 1024;
+
+/// Supervisor to zygote.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToZygote<'a> {
+    /// First packet.
+    Start {
+        /// Classic BPF programs (arrays of `struct sock_filter`, native byte order), base64, to be
+        /// installed by every kernel in this order as its last privileged act.
+        filters: &'a [String],
+        /// Modules to import before the first fork, in order.
+        preload: &'a [String],
+    },
+    /// Fork a kernel into a sandbox. Descriptors as in the module's text.
+    Fork {
+        /// Chosen by the supervisor, unique for the zygote's life.
+        id: u64,
+        /// Environment of the kernel, complete: nothing of the zygote's own is kept.
+        env: &'a std::collections::BTreeMap<String, String>,
+        /// `setrlimit(2)` values, soft and hard alike, by their names (`RLIMIT_NOFILE`, …).
+        rlimits: &'a std::collections::BTreeMap<String, u64>,
+        /// Threads that numeric libraries may use (1 to 64).
+        threads: u32,
+        /// Added to `/proc/self/oom_score_adj`: the kernel dies before init does (0 to 1000).
+        oom_score_adj: u32,
+    },
+}
+
+/// Zygote to supervisor.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FromZygote {
+    /// Everything is imported and warm.
+    Ready {
+        /// [`VERSION`] of the Python side.
+        protocol: u32,
+        /// For example `3.13.5`.
+        python: String,
+        /// Modules of the `preload` list that could not be imported, with the reason.
+        #[serde(default)]
+        failed_preloads: Vec<String>,
+    },
+    /// The child of request `id` exists; its pidfd came with this packet.
+    Forked {
+        /// As in the request.
+        id: u64,
+    },
+    /// No child exists for request `id`.
+    Failed {
+        /// As in the request.
+        id: u64,
+        /// What failed, in words.
+        error: String,
+    },
+    /// The child of request `id` was reaped. Exactly one of `code` and `signal` is set.
+    Exited {
+        /// As in the request.
+        id: u64,
+        /// Exit code, 0 to 255.
+        code: Option<i32>,
+        /// Signal number that ended it.
+        signal: Option<i32>,
+    },
+}
+
+/// Supervisor to kernel.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToKernel<'a> {
+    /// Variables of the sandbox, set once after a claim and kept for the kernel's life.
+    Env {
+        /// Set in `os.environ`.
+        env: &'a std::collections::BTreeMap<String, String>,
+    },
+    /// Run code in the kernel's namespace.
+    Execute {
+        /// Echoed in every frame that belongs to this execution.
+        id: u64,
+        /// Source text, IPython syntax.
+        code: &'a str,
+        /// Variables for this execution only: set before, put back after.
+        env: &'a std::collections::BTreeMap<String, String>,
+        /// Bytes of results (sum of all MIME data) that are kept; what is over is replaced by a
+        /// `text/plain` entry that says so.
+        max_result_bytes: usize,
+        /// Bytes of traceback that are kept (head and tail).
+        max_traceback_bytes: usize,
+        /// File changes that are reported at most.
+        max_files: usize,
+    },
+}
+
+/// What a display was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResultKind {
+    /// `display(...)`, an inline figure, a rich output of a library.
+    Display,
+    /// The value of the last expression.
+    ExecuteResult,
+    /// A change of an earlier display with the same `display_id`.
+    Update,
+}
+
+/// A file of the working directory that an execution changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    /// Relative to the working directory, `/`-separated.
+    pub path: String,
+    /// Bytes after the execution, 0 when deleted.
+    #[serde(default)]
+    pub size: u64,
+    /// What happened to it.
+    pub change: Change,
+}
+
+/// Kind of a [`FileChange`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// Not there before.
+    Created,
+    /// Other size, time or inode than before.
+    Changed,
+    /// Not there any more.
+    Deleted,
+}
+
+/// Kernel to supervisor. All of it is hostile input.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FromKernel {
+    /// Joined and locked down. First frame.
+    Ready {},
+    /// Could not be set up; the process exits.
+    Failed {
+        /// The step that failed.
+        step: String,
+        /// Why.
+        error: String,
+    },
+    /// Execution `id` has begun.
+    Started {
+        /// As in the request.
+        id: u64,
+        /// IPython's counter, from 1.
+        execution_count: u64,
+    },
+    /// A MIME bundle.
+    Result {
+        /// As in the request.
+        id: u64,
+        /// What kind of display.
+        kind: ResultKind,
+        /// MIME type to data: text as text, binary as base64, `application/json` and the like as JSON.
+        data: Map<String, Value>,
+        /// IPython's metadata of the display.
+        #[serde(default)]
+        metadata: Map<String, Value>,
+        /// Of `display(..., display_id=...)`.
+        #[serde(default)]
+        display_id: Option<String>,
+    },
+    /// `clear_output()` was called: earlier output of this execution is to be dropped.
+    ClearOutput {
+        /// As in the request.
+        id: u64,
+        /// Only once new output comes.
+        #[serde(default)]
+        wait: bool,
+    },
+    /// The execution raised.
+    Error {
+        /// As in the request.
+        id: u64,
+        /// Class name of the exception.
+        name: String,
+        /// `str()` of it.
+        value: String,
+        /// Without colour codes.
+        traceback: String,
+    },
+    /// The execution has ended, output is flushed.
+    Done {
+        /// As in the request.
+        id: u64,
+        /// IPython's counter, from 1.
+        execution_count: u64,
+        /// Changes in the working directory, sorted by path.
+        #[serde(default)]
+        files: Vec<FileChange>,
+        /// More changes happened than `max_files`.
+        #[serde(default)]
+        files_truncated: bool,
+    },
+}

@@ -1,0 +1,5 @@
+//! sandcell: warm, isolated, stateful Python sandboxes on bare Linux.
+
+pub mod config;
+pub mod kernel;
+pub mod supervisor;

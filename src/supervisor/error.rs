@@ -1,0 +1,81 @@
+//! The supervisor's one error type. The API maps [`ErrorKind`] to a status; the text is for people
+//! and holds nothing of the host.
+
+use std::fmt;
+
+/// What went wrong, as a client can act on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// No such sandbox, file or context (404).
+    NotFound,
+    /// The request asks for something out of range; `field` names it (422).
+    Invalid,
+    /// Not a path within the sandbox that this verb serves (400).
+    BadPath,
+    /// The sandbox is closing, or something else is in the way (409).
+    Conflict,
+    /// A limit of live sandboxes or of the queue is reached; try again later (429).
+    Busy,
+    /// The request or its result is larger than a limit (413).
+    TooLarge,
+    /// The sandbox's disk or inodes are used up (507).
+    NoSpace,
+    /// The service is stopping or a part of it is restarting; try again later (503).
+    Unavailable,
+    /// Our own fault: logged in full, told in brief (500).
+    Internal,
+}
+
+/// A failed verb.
+#[derive(Debug)]
+pub struct Error {
+    /// What a client can act on.
+    pub kind: ErrorKind,
+    /// Stable snake_case code, for example `sandbox_not_found`.
+    pub code: &'static str,
+    /// One sentence for people.
+    pub detail: String,
+    /// Name of the offending field of the request, where one is.
+    pub field: Option<&'static str>,
+    /// Seconds after which trying again makes sense, for `Busy` and `Unavailable`.
+    pub retry_after_seconds: Option<u32>,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Error {
+    /// An error without a field and without advice on retrying.
+    pub fn new(kind: ErrorKind, code: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            code,
+            detail: detail.into(),
+            field: None,
+            retry_after_seconds: None,
+        }
+    }
+
+    /// A field of the request that is out of range.
+    pub fn invalid(field: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            field: Some(field),
+            ..Self::new(ErrorKind::Invalid, "invalid_field", detail)
+        }
+    }
+
+    /// There is no live sandbox of that id.
+    pub fn sandbox_not_found(id: &str) -> Self {
+        let shown: String = id.chars().filter(|c| !c.is_control()).take(64).collect();
+        Self::new(
+            ErrorKind::NotFound,
+            "sandbox_not_found",
+            format!("no sandbox with id {shown:?}"),
+        )
+    }
+}

@@ -1,0 +1,291 @@
+//! What goes into and comes out of the supervisor's verbs. Protocol-neutral: REST, MCP and the
+//! command line encode these, and nothing here knows of them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use super::Error;
+pub use crate::kernel::protocol::{Change, FileChange, ResultKind};
+
+/// What a new sandbox should be; `None` takes the configured default.
+#[derive(Debug, Clone, Default)]
+pub struct CreateSpec {
+    /// Free text for people, at most 128 characters; default is made from the id.
+    pub name: Option<String>,
+    /// Bytes of memory, swap off.
+    pub memory_bytes: Option<u64>,
+    /// Processors, a fraction is fine.
+    pub cpus: Option<f64>,
+    /// Bytes that files may take.
+    pub disk_bytes: Option<u64>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
+    /// Seconds until it is closed, whatever it does.
+    pub lease_seconds: Option<u64>,
+    /// Seconds without a request until it is closed.
+    pub idle_seconds: Option<u64>,
+    /// Variables of every execution and command.
+    pub env: BTreeMap<String, String>,
+}
+
+/// A sandbox as clients see it.
+#[derive(Debug, Clone)]
+pub struct SandboxInfo {
+    /// 26 characters, `a`–`z` and `0`–`9`.
+    pub id: String,
+    /// Free text.
+    pub name: String,
+    /// When it was created (claimed).
+    pub created_at: SystemTime,
+    /// When its lease ends.
+    pub expires_at: SystemTime,
+    /// Last request for it.
+    pub last_used_at: SystemTime,
+    /// What it is doing.
+    pub state: SandboxState,
+}
+
+/// What a sandbox is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxState {
+    /// Waiting for work.
+    Idle,
+    /// An execution runs.
+    Busy,
+    /// Being destroyed.
+    Closing,
+}
+
+impl SandboxState {
+    /// `idle`, `busy` or `closing`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Busy => "busy",
+            Self::Closing => "closing",
+        }
+    }
+}
+
+/// Code to run.
+#[derive(Debug, Clone, Default)]
+pub struct ExecuteSpec {
+    /// IPython source.
+    pub code: String,
+    /// Wall time; `None` takes the configured default.
+    pub timeout: Option<Duration>,
+    /// Variables for this execution only.
+    pub env: BTreeMap<String, String>,
+}
+
+/// A running execution: events until [`Event::Ended`], which is always last.
+/// Dropping it before that interrupts the code.
+#[derive(Debug)]
+pub struct Execution {
+    pub(crate) events: mpsc::Receiver<Event>,
+}
+
+impl Execution {
+    /// The next event, `None` after `Ended`.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+}
+
+/// What happens during an execution, in order.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The code has begun.
+    Started {
+        /// From 1.
+        execution_count: u64,
+    },
+    /// Text of file descriptor 1; invalid UTF-8 is replaced.
+    Stdout(String),
+    /// Text of file descriptor 2.
+    Stderr(String),
+    /// A display or the last expression.
+    Result(RichResult),
+    /// `clear_output()`.
+    ClearOutput {
+        /// Only once new output comes.
+        wait: bool,
+    },
+    /// The code raised.
+    Error(PythonError),
+    /// The end.
+    Ended(Box<Ended>),
+}
+
+/// A MIME bundle.
+#[derive(Debug, Clone)]
+pub struct RichResult {
+    /// What kind of display.
+    pub kind: ResultKind,
+    /// MIME type to data; binary data is base64.
+    pub data: Map<String, Value>,
+    /// IPython's metadata.
+    pub metadata: Map<String, Value>,
+    /// Of `display(..., display_id=...)`.
+    pub display_id: Option<String>,
+}
+
+/// An exception of user code.
+#[derive(Debug, Clone)]
+pub struct PythonError {
+    /// Class name.
+    pub name: String,
+    /// `str()` of it.
+    pub value: String,
+    /// Without colour codes.
+    pub traceback: String,
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// To its end.
+    Ok,
+    /// With an exception, `SystemExit` included.
+    Error,
+    /// The wall time was over.
+    Timeout,
+    /// Interrupted by request or because the client went away.
+    Interrupted,
+    /// The memory limit was hit and the kernel was killed.
+    OutOfMemory,
+    /// The kernel's process ended.
+    KernelDied {
+        /// Exit code, where it exited.
+        code: Option<i32>,
+        /// Signal number, where one ended it.
+        signal: Option<i32>,
+    },
+}
+
+/// What became of the variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelState {
+    /// Variables are as the code left them.
+    Kept,
+    /// A fresh kernel takes the next execution; files are kept.
+    Lost,
+}
+
+/// Last event of an execution.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    /// How.
+    pub ending: Ending,
+    /// Variables kept or lost.
+    pub state: KernelState,
+    /// IPython's counter, 0 where the code never began.
+    pub execution_count: u64,
+    /// Changes in the working directory, by path.
+    pub files: Vec<FileChange>,
+    /// There were more changes than are listed.
+    pub files_truncated: bool,
+    /// What it cost.
+    pub usage: Usage,
+    /// Bytes of stdout beyond the limit, dropped.
+    pub stdout_dropped_bytes: u64,
+    /// Bytes of stderr beyond the limit, dropped.
+    pub stderr_dropped_bytes: u64,
+}
+
+/// Cost of an execution, from the cgroup.
+#[derive(Debug, Clone, Default)]
+pub struct Usage {
+    /// Wall time.
+    pub wall: Duration,
+    /// CPU time, user.
+    pub cpu_user: Duration,
+    /// CPU time, system.
+    pub cpu_system: Duration,
+    /// Highest memory of the sandbox so far, bytes.
+    pub peak_memory_bytes: u64,
+    /// Processes and threads when it ended.
+    pub processes: u64,
+    /// `memory`, `processes`, `output`, `time`: limits that were hit.
+    pub limits_hit: Vec<&'static str>,
+}
+
+/// A shell command.
+#[derive(Debug, Clone, Default)]
+pub struct CommandSpec {
+    /// Given to `bash -lc`.
+    pub command: String,
+    /// Relative to the working directory or absolute; default is the working directory.
+    pub cwd: Option<String>,
+    /// Added to the sandbox's variables.
+    pub env: BTreeMap<String, String>,
+    /// Wall time; `None` takes the configured default.
+    pub timeout: Option<Duration>,
+}
+
+/// A command that ended.
+#[derive(Debug, Clone)]
+pub struct CommandOutcome {
+    /// Invalid UTF-8 is replaced.
+    pub stdout: String,
+    /// Likewise.
+    pub stderr: String,
+    /// As a shell tells it: 0 to 255, 128 + n for signal n, 124 when it timed out.
+    pub exit_code: i32,
+    /// The wall time was over and the command's processes were killed.
+    pub timed_out: bool,
+    /// The memory limit killed a process of the sandbox meanwhile.
+    pub out_of_memory: bool,
+    /// Bytes of stdout beyond the limit, dropped.
+    pub stdout_dropped_bytes: u64,
+    /// Bytes of stderr beyond the limit, dropped.
+    pub stderr_dropped_bytes: u64,
+    /// Wall time.
+    pub wall: Duration,
+}
+
+/// A file of the working directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileEntry {
+    /// Relative to the working directory; bytes that are not UTF-8 are percent-encoded (`%FF`),
+    /// and so is `%` in such a name.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// Modification time.
+    pub modified_at: SystemTime,
+}
+
+/// A regular file inside, opened inside, read here by descriptor.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// For reading; hostile content, may shrink or grow.
+    pub file: File,
+    /// Bytes when opened.
+    pub size: u64,
+    /// Modification time when opened.
+    pub modified_at: SystemTime,
+}
+
+/// A file being written by a process inside, fed from here.
+#[derive(Debug)]
+pub struct Upload {
+    pub(crate) _todo: (),
+}
+
+impl Upload {
+    /// Hands on bytes. Fails with `NoSpace` when the sandbox's disk is full.
+    pub async fn write(&mut self, _bytes: &[u8]) -> Result<(), Error> {
+        unimplemented!()
+    }
+
+    /// Ends the file and puts it in place; gives its path relative to the working directory.
+    /// Dropping an upload without this leaves nothing behind.
+    pub async fn finish(self) -> Result<String, Error> {
+        unimplemented!()
+    }
+}
