@@ -1,5 +1,6 @@
 //! sandcell: warm, isolated, stateful Python sandboxes on bare Linux.
 
 pub mod config;
+pub mod isolation;
 pub mod kernel;
 pub mod supervisor;

@@ -57,3 +57,9 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
         self.map_err(|e| Error::Step { step: step.into(), source: e.into() })
     }
 }
+
+impl From<super::seccomp::SeccompError> for Error {
+    fn from(e: super::seccomp::SeccompError) -> Self {
+        Self::Refused(e.to_string())
+    }
+}
