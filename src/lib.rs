@@ -1,5 +1,6 @@
 //! sandcell: warm, isolated, stateful Python sandboxes on bare Linux.
 
+pub mod api;
 pub mod config;
 pub mod kernel;
 pub mod supervisor;
