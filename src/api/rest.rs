@@ -1,10 +1,11 @@
 //! The REST routes. Every success is exactly 200: clients of the first seed test for that.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,10 +17,11 @@ use serde_json::{Value, json};
 use super::body::{self, Media};
 use super::error::Refusal;
 use super::outcome::{Outcome, gather};
-use super::wire::CreateRequest;
-use super::wire::{CommandAnswer, CommandRequest, Created, ExecuteRequest, File, Listed};
+use super::wire::{
+    CommandAnswer, CommandRequest, CreateRequest, Created, ExecuteRequest, File, Listed,
+};
 use super::{App, download, lines, upload};
-use crate::supervisor::{self, CommandSpec, CreateSpec, ExecuteSpec};
+use crate::supervisor::{CommandSpec, CreateSpec, ExecuteSpec};
 
 /// Routes and what answers where there is none.
 pub(crate) fn routes() -> Router<Arc<App>> {
@@ -53,15 +55,12 @@ async fn wrong_method() -> Refusal {
 /// simply unknown.
 pub(crate) struct SandboxId(pub(crate) String);
 
-impl<S: Send + Sync> FromRequestParts<S> for SandboxId {
-    type Rejection = Refusal;
+impl<S: Sync> FromRequestParts<S> for SandboxId {
+    type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let params = RawPathParams::from_request_parts(parts, state)
-            .await
-            .map_err(|_| Refusal::from(supervisor::Error::sandbox_not_found("")))?;
-        let id = params.iter().find(|(name, _)| *name == "id");
-        Ok(Self(id.map_or_else(String::new, |(_, id)| id.to_owned())))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let segment = parts.uri.path().split('/').nth(2);
+        Ok(Self(segment.unwrap_or_default().to_owned()))
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use futures_util::StreamExt;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -70,10 +70,14 @@ pub(crate) async fn endpoint(
     let app = &endpoint.app;
     let (head, body) = request.into_parts();
     let bytes = body::read(&head.headers, body, app.body_limit(), app.stall()).await?;
-    let listens = head.method == Method::GET;
+    let method = head.method.clone();
     let request = Request::from_parts(head, Body::from(bytes));
-    let response = endpoint.service.handle(request).await.map(Body::new);
-    if !listens {
+    let mut response = endpoint.service.handle(request).await.map(Body::new);
+    if method == Method::DELETE && response.status() == StatusCode::ACCEPTED {
+        // The session has ended by now, and clients warn of anything but 200 and 204.
+        *response.status_mut() = StatusCode::OK;
+    }
+    if method != Method::GET {
         return Ok(response);
     }
     let stopping = endpoint.stopping.cancelled_owned();
