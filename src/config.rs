@@ -107,8 +107,6 @@ pub struct Service {
     pub pool: usize,
     /// Modules that the zygote imports before it forks kernels.
     pub preload: Vec<String>,
-    /// First host uid of the ids that sandboxes are mapped to.
-    pub uid_base: u32,
 }
 
 impl Default for Config {
@@ -175,7 +173,6 @@ impl Default for Service {
             preload: ["numpy", "pandas", "matplotlib.pyplot"]
                 .map(String::from)
                 .to_vec(),
-            uid_base: 0x7000_0000,
         }
     }
 }

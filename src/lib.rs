@@ -2,5 +2,6 @@
 
 pub mod api;
 pub mod config;
+pub mod isolation;
 pub mod kernel;
 pub mod supervisor;
