@@ -85,3 +85,56 @@ fn runtime() -> Result<tokio::runtime::Runtime, String> {
 fn program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
+
+/// Logs go to standard error; `RUST_LOG` says how much.
+fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,sandcell=info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// A number of bytes with an optional binary suffix: `512M`, `1G`, `1048576`.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let upper = text.trim().to_ascii_uppercase();
+    let digits = upper.trim_end_matches(['I', 'B']);
+    let (number, unit) = match digits.char_indices().last() {
+        Some((i, 'K')) => (&digits[..i], 1 << 10),
+        Some((i, 'M')) => (&digits[..i], 1 << 20),
+        Some((i, 'G')) => (&digits[..i], 1 << 30),
+        _ => (digits, 1),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(unit))
+        .ok_or_else(|| format!("{text:?} is not a size; write 512M or 1G"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_binary_suffixes() {
+        assert_eq!(parse_bytes("512M"), Ok(512 << 20));
+        assert_eq!(parse_bytes("1GiB"), Ok(1 << 30));
+        assert_eq!(parse_bytes("7"), Ok(7));
+        assert!(parse_bytes("many").is_err());
+    }
+}
+/// DEV
+pub struct DevMirror(PathBuf);
+impl DevMirror {
+    /// DEV
+    pub fn root(&self) -> &std::path::Path { &self.0 }
+}
+fn base_mirror(_c: &Config) -> Result<DevMirror, String> {
+    Ok(DevMirror(std::env::var("SANDCELL_DEV_MIRROR").map_err(|e| e.to_string())?.into()))
+}

@@ -37,7 +37,7 @@ pub fn main(common: &Common, args: &ServeArgs) -> Result<ExitCode, String> {
     if let Some(pool) = args.pool {
         config.service.pool = pool;
     }
-    crate::api::check_exposure(&config.server).map_err(|e| e.to_string())?;
+    crate::api::check_exposure(&config).map_err(|e| e.to_string())?;
     let mirror = super::base_mirror(&config)?;
     let prepared = Prepared::new(config, &super::program(), mirror.root())
         .map_err(|e| e.to_string())?;
