@@ -106,8 +106,9 @@ def join_cgroups(plan):
 
 def raise_oom_score(plan):
     # While the zygote's /proc is in reach and the process may still write there.
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write(str(plan.oom_score_adj))
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    os.write(fd, b"%d" % plan.oom_score_adj)
+    os.close(fd)
 
 
 def join_namespaces(plan):

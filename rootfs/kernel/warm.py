@@ -124,5 +124,7 @@ def _rehearse(kernel):
         del linecache.cache[name]
     if figures := sys.modules.get("_sandcell.figures"):
         figures.forget()
+        # matplotlib empties this cache in a forked child, which dirties half a megabyte there.
+        figures.font_manager._get_font.cache_clear()
     # An execution leaves signals blocked, as a kernel wants them while it waits.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -168,8 +168,11 @@ class Zygote:
 
     def receive(self):
         # Not socket.recv_fds: that one leaves descriptors behind when a packet is cut off.
-        data, control, flags, _ = self.socket.recvmsg(
-            MAX_PACKET_BYTES, socket.CMSG_SPACE(MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
+        try:
+            data, control, flags, _ = self.socket.recvmsg(
+                MAX_PACKET_BYTES, socket.CMSG_SPACE(MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            data, control, flags = b"", [], 0  # closed with packets of ours unread
         if not data:
             return None, []
         fds = array.array("i")
