@@ -17,7 +17,6 @@ ENVIRONMENT = {
     "MPLBACKEND": "agg",
     # A MIME bundle and a page that loads its script by itself; the default one is of 5 MB.
     "PLOTLY_RENDERER": "plotly_mimetype+notebook_connected",
-    "PYTHONUNBUFFERED": "1",
 }
 
 
@@ -51,7 +50,14 @@ class Kernel:
             if message["type"] == "execute":
                 self.execute(message)
             elif message["type"] == "env":
-                os.environ.update(message["env"])
+                self.set_environment(message["env"])
+
+    def set_environment(self, variables):
+        for name, value in variables.items():
+            try:
+                os.environ[name] = value
+            except ValueError as error:
+                print(f"environment variable {name!r} not set: {error}", file=sys.stderr)
 
     def execute(self, request):
         execution = Execution(self.channel, self.interrupts, request)
@@ -98,7 +104,7 @@ class Kernel:
 
     def run_code(self, request):
         """Runs as user code: may be interrupted anywhere."""
-        os.environ.update(request["env"])
+        self.set_environment(request["env"])
         error = self.shell.run(request["code"])
         if (figures := sys.modules.get("_sandcell.figures")) and self.channel_is_ours():
             figures.show()

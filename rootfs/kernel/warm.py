@@ -1,6 +1,5 @@
 """What the zygote does so that kernels need not: imports, and one rehearsal of everything."""
 
-import gc
 import glob
 import importlib
 import linecache
@@ -71,12 +70,6 @@ def up(kernel, preload):
     _rehearse(kernel)
     reseed.bind()
     return failed
-
-
-def freeze():
-    """Nothing that exists now is looked at by a collection in a kernel, so its pages stay shared."""
-    gc.collect()
-    gc.freeze()
 
 
 def _settle_matplotlib():
