@@ -3,6 +3,7 @@
 import codecs
 import json
 import os
+import select
 import threading
 
 MAX_FRAME_BYTES = 32 * 1024 * 1024
@@ -32,6 +33,8 @@ class Channel:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.received = bytearray()
+        self.readable = select.poll()
+        self.readable.register(fd, select.POLLIN)
 
     def receive(self):
         """The next message, None at end of file."""
@@ -42,10 +45,21 @@ class Channel:
                     message = json.loads(bytes(self.received[4:end]))
                     del self.received[:end]
                     return message
+            self.wait()
             data = os.read(self.fd, 1 << 16)
             if not data:
                 return None
             self.received += data
+
+    def wait(self):
+        # A signal that another thread took while the kernel was idle runs its handler when this
+        # returns. If that raises, it must not be on the way out of read(), with a frame in hand.
+        while True:
+            try:
+                self.readable.poll()
+                return
+            except BaseException:
+                continue
 
     def owned(self):
         """False in a child that user code forked: the socket is not its to speak on."""

@@ -15,6 +15,7 @@ import matplotlib.pyplot as pyplot
 from IPython import get_ipython
 from IPython.core.pylabtools import select_figure_formats
 from IPython.display import display
+from matplotlib import font_manager  # noqa: F401 (for warm.py)
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas  # noqa: F401 (backend)
 from matplotlib.figure import Figure

@@ -5,13 +5,19 @@ import faulthandler
 import getpass
 import os
 import sys
-import time
-from importlib import invalidate_caches
+from itertools import islice
 
-from _sandcell import files, lockdown, shell, streams, tracebacks
+from _sandcell import commands, files, lockdown, shell, streams, tracebacks
 from _sandcell.channel import Channel, encode
 from _sandcell.execution import Execution
 from _sandcell.interrupts import Interrupts
+
+# What programs that the code starts, and libraries that it imports, should find set.
+ENVIRONMENT = {
+    "MPLBACKEND": "agg",
+    # A MIME bundle and a page that loads its script by itself; the default one is of 5 MB.
+    "PLOTLY_RENDERER": "plotly_mimetype+notebook_connected",
+}
 
 
 class Kernel:
@@ -26,11 +32,15 @@ class Kernel:
         faulthandler.enable(2)
         builtins.input = _no_input
         getpass.getpass = _no_input
+        os.system = commands.system
         sys.breakpointhook = _no_breakpoint
         sys.argv = [""]
 
     def serve(self, plan):
         self.interrupts.hold()
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        self.finders_of_base = len(sys.path_importer_cache)
         self.channel = Channel(plan.control)
         self.streams.copies = {1: plan.stdout, 2: plan.stderr}
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -40,7 +50,14 @@ class Kernel:
             if message["type"] == "execute":
                 self.execute(message)
             elif message["type"] == "env":
-                os.environ.update(message["env"])
+                self.set_environment(message["env"])
+
+    def set_environment(self, variables):
+        for name, value in variables.items():
+            try:
+                os.environ[name] = value
+            except ValueError as error:
+                print(f"environment variable {name!r} not set: {error}", file=sys.stderr)
 
     def execute(self, request):
         execution = Execution(self.channel, self.interrupts, request)
@@ -48,9 +65,7 @@ class Kernel:
         count = self.shell.execution_count
         execution.started(count)
         before = files.Snapshot(lockdown.HOME)
-        # Modules may have been installed or uploaded a moment ago; the import system trusts the
-        # modification time of a directory, which has a grain of some milliseconds.
-        invalidate_caches()
+        self.look_again_for_modules()
         saved = {name: os.environ.get(name) for name in request["env"]}
 
         error = self.run(execution, request)
@@ -64,6 +79,16 @@ class Kernel:
         changed, truncated = files.changes(before, files.Snapshot(lockdown.HOME),
                                            execution.max_files)
         execution.done(count, changed, truncated)
+
+    def look_again_for_modules(self):
+        """A module may have been uploaded a moment after its directory was last looked at, and the
+        import system trusts a modification time, which has a grain of some milliseconds.
+        importlib.invalidate_caches() would also throw away what the zygote knows of the base."""
+        cache = sys.path_importer_cache
+        newer = len(cache) - self.finders_of_base
+        for finder in list(islice(reversed(cache.values()), max(0, newer))):
+            if invalidate := getattr(finder, "invalidate_caches", None):
+                invalidate()
 
     def run(self, execution, request):
         self.shell.execution = execution
@@ -79,7 +104,7 @@ class Kernel:
 
     def run_code(self, request):
         """Runs as user code: may be interrupted anywhere."""
-        os.environ.update(request["env"])
+        self.set_environment(request["env"])
         error = self.shell.run(request["code"])
         if (figures := sys.modules.get("_sandcell.figures")) and self.channel_is_ours():
             figures.show()

@@ -84,8 +84,7 @@ class Plan:
     def __init__(self, fds, request, filters):
         self.init, self.control, self.stdout, self.stderr, *self.cgroups = fds
         self.environment = request["env"]
-        self.rlimits = [(getattr(resource, name), value)
-                        for name, value in request["rlimits"].items()]
+        self.rlimits = request["rlimits"]
         self.oom_score_adj = request["oom_score_adj"]
         self.filters = filters
 
@@ -106,8 +105,9 @@ def join_cgroups(plan):
 
 def raise_oom_score(plan):
     # While the zygote's /proc is in reach and the process may still write there.
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write(str(plan.oom_score_adj))
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    os.write(fd, b"%d" % plan.oom_score_adj)
+    os.close(fd)
 
 
 def join_namespaces(plan):
@@ -121,7 +121,7 @@ def start_session(plan):
 
 
 def place_descriptors(plan):
-    limit = dict(plan.rlimits).get(resource.RLIMIT_NOFILE, HIGH_FD + 3)
+    limit = plan.rlimits.get("RLIMIT_NOFILE", HIGH_FD + 3)
     base = max(3, min(HIGH_FD, limit - 3, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 3))
     received = (plan.control, plan.stdout, plan.stderr)
     copies = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, base) for fd in received]
@@ -138,8 +138,8 @@ def place_descriptors(plan):
 
 
 def limit_resources(plan):
-    for number, value in plan.rlimits:
-        resource.setrlimit(number, (value, value))
+    for name, value in plan.rlimits.items():
+        resource.setrlimit(getattr(resource, name), (value, value))
 
 
 def drop_groups(plan):

@@ -21,6 +21,11 @@ _thread_setters = []
 
 def bind():
     """In the zygote, once everything is imported: finds the functions that the child will call."""
+    if ssl := sys.modules.get("ssl"):
+        # Sets OpenSSL's generators up here, which costs a child a millisecond. OpenSSL would reseed
+        # after a fork by itself, if the process id changed; the zygote's and a kernel's, each in a
+        # namespace of its own, may well be the same.
+        ssl.RAND_bytes(1)
     with open("/proc/self/maps") as maps:
         paths = set(re.findall(r"/\S*openblas\S*\.so\S*", maps.read()))
     for path in sorted(paths):

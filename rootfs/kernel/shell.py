@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import signal
-import subprocess
 import sys
 
 from IPython.core.autocall import ExitAutocall
@@ -12,10 +10,11 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.formatters import DisplayFormatter
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.text import LSString, SList
 from traitlets import Type, default
 from traitlets.config import Config
 
-_SHELL = "/bin/bash"
+from _sandcell import commands
 
 
 class Compiler(CachingCompiler):
@@ -69,7 +68,10 @@ class Formatter(DisplayFormatter):
     def format(self, obj, include=None, exclude=None):
         if figures := sys.modules.get("_sandcell.figures"):
             figures.note_displayed(obj)
-        return super().format(obj, include, exclude)
+        data, metadata = super().format(obj, include, exclude)
+        if "image/png" in data:
+            data.pop("image/jpeg", None)  # Pillow gives every picture as both
+        return data, metadata
 
 
 class Exit(ExitAutocall):
@@ -214,23 +216,21 @@ class Shell(InteractiveShell):
     # -- commands
 
     def system(self, cmd):
-        """`!command`: on descriptors 1 and 2 themselves, interruptible."""
-        stdout = sys.stdout
-        redirected = stdout is not sys.__stdout__
-        process = subprocess.Popen(
-            [_SHELL, "-c", self.var_expand(cmd, depth=1)],
-            stdin=subprocess.DEVNULL, process_group=0,
-            stdout=subprocess.PIPE if redirected else None,
-            stderr=subprocess.STDOUT if redirected else None)
-        try:
-            if redirected:  # %%capture and the like
-                for line in process.stdout:
-                    stdout.write(line.decode("utf-8", "backslashreplace"))
-            code = process.wait()
-        except BaseException:
-            _end_group(process)
-            raise
+        """`!command`: on descriptors 1 and 2 themselves."""
+        command = self.var_expand(cmd, depth=1)
+        if sys.stdout is sys.__stdout__:
+            code = commands.run(command)
+        else:  # under %%capture and the like
+            code = commands.run(command, sys.stdout.write)
         self.user_ns["_exit_code"] = code
+
+    def getoutput(self, cmd, split=True, depth=0):
+        """`x = !command`"""
+        parts = []
+        code = commands.run(self.var_expand(cmd, depth=depth + 1), parts.append)
+        self.user_ns["_exit_code"] = code
+        text = "".join(parts)
+        return SList(text.splitlines()) if split else LSString(text)
 
     system_piped = system_raw = system
 
@@ -253,18 +253,6 @@ def _run_without_loop(coroutine):
         return ended.value
     coroutine.close()
     raise RuntimeError("the code waits for an event loop that it did not ask for")
-
-
-def _end_group(process):
-    for number in (signal.SIGINT, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(timeout=0.5)
-            return
-        except subprocess.TimeoutExpired:
-            continue
-        except ProcessLookupError:
-            return
 
 
 def _print_page(shell, data, start=0, screen_lines=0):

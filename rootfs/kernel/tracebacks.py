@@ -16,6 +16,8 @@ def describe(error, max_bytes):
     name = type(error).__name__
     try:
         value = str(error)
+    except KeyboardInterrupt:
+        raise  # a __str__ that takes for ever would be called again below
     except BaseException as problem:
         value = f"<str() of it raised {type(problem).__name__}>"
     try:

@@ -1,6 +1,5 @@
 """What the zygote does so that kernels need not: imports, and one rehearsal of everything."""
 
-import gc
 import glob
 import importlib
 import linecache
@@ -73,12 +72,6 @@ def up(kernel, preload):
     return failed
 
 
-def freeze():
-    """Nothing that exists now is looked at by a collection in a kernel, so its pages stay shared."""
-    gc.collect()
-    gc.freeze()
-
-
 def _settle_matplotlib():
     # matplotlib insists on a directory that it can write to. The zygote has only its own; the list
     # of fonts, seconds of work, comes from the mirror.
@@ -124,5 +117,7 @@ def _rehearse(kernel):
         del linecache.cache[name]
     if figures := sys.modules.get("_sandcell.figures"):
         figures.forget()
+        # matplotlib empties this cache in a forked child, which dirties half a megabyte there.
+        figures.font_manager._get_font.cache_clear()
     # An execution leaves signals blocked, as a kernel wants them while it waits.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

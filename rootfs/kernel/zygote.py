@@ -50,7 +50,7 @@ import signal  # noqa: E402
 import socket  # noqa: E402
 import traceback  # noqa: E402
 
-from _sandcell import kernel, lockdown, reseed, warm  # noqa: E402
+from _sandcell import kernel, lockdown, reseed, sharing, warm  # noqa: E402
 
 PROTOCOL = 1
 SOCKET_FD = 3
@@ -81,7 +81,7 @@ class Zygote:
         threads = os.listdir("/proc/self/task")
         if len(threads) != 1:
             raise RuntimeError(f"{len(threads)} threads after warm-up, only one may run")
-        warm.freeze()
+        sharing.freeze()
         version = "%d.%d.%d" % sys.version_info[:3]
         self.send({"type": "ready", "protocol": PROTOCOL, "python": version,
                    "failed_preloads": failed})
@@ -168,8 +168,11 @@ class Zygote:
 
     def receive(self):
         # Not socket.recv_fds: that one leaves descriptors behind when a packet is cut off.
-        data, control, flags, _ = self.socket.recvmsg(
-            MAX_PACKET_BYTES, socket.CMSG_SPACE(MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
+        try:
+            data, control, flags, _ = self.socket.recvmsg(
+                MAX_PACKET_BYTES, socket.CMSG_SPACE(MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            data, control, flags = b"", [], 0  # closed with packets of ours unread
         if not data:
             return None, []
         fds = array.array("i")

@@ -1,0 +1,48 @@
+"""Shell commands of an execution, as interruptible as its Python.
+
+SIGINT reaches the kernel only, not what it started, as it would from a terminal. So each command has
+a process group, which is ended when an exception comes out of the wait.
+"""
+
+import os
+import signal
+import subprocess
+
+_SHELL = "/bin/bash"
+_GRACE_SECONDS = 0.25
+
+
+def run(command, write=None):
+    """Runs a command to its end. Its output goes where the kernel's does, or in pieces to `write`.
+    Returns the exit code, negative for a signal."""
+    pipe = None if write is None else subprocess.PIPE
+    process = subprocess.Popen([_SHELL, "-c", command], process_group=0,
+                               stdin=subprocess.DEVNULL, stdout=pipe,
+                               stderr=None if write is None else subprocess.STDOUT)
+    try:
+        if write is not None:
+            with process.stdout:
+                for line in process.stdout:
+                    write(line.decode("utf-8", "backslashreplace"))
+        return process.wait()
+    except BaseException:
+        _end(process)
+        raise
+
+
+def system(command):
+    """In the place of os.system(), whose C original waits with SIGINT ignored."""
+    code = run(os.fsdecode(command))
+    return -code if code < 0 else code << 8
+
+
+def _end(process):
+    for number in (signal.SIGINT, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(timeout=_GRACE_SECONDS)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            return
