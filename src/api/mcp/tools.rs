@@ -385,9 +385,6 @@ impl Tools {
         arguments: ExecuteArguments,
         context: &RequestContext<RoleServer>,
     ) -> Result<crate::api::outcome::Outcome, Refusal> {
-        if arguments.code.len() > self.app.code_bytes {
-            return Err(Refusal::too_large(self.app.code_limit()));
-        }
         let spec = ExecuteSpec {
             code: arguments.code,
             timeout: seconds(arguments.timeout_seconds)?,
