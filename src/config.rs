@@ -2,7 +2,7 @@
 //! flags. Parsed once, passed down. Unknown keys are refused by name.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -107,6 +107,23 @@ pub struct Service {
     pub pool: usize,
     /// Modules that the zygote imports before it forks kernels.
     pub preload: Vec<String>,
+}
+
+impl Config {
+    /// Reads a TOML file over the defaults.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a key is unknown or of the wrong type (named).
+    pub fn from_file(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| format!("failed to read {}: {e}", path.display()))?;
+        toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+    }
+
+    /// Where mirrors are kept.
+    pub fn mirrors_dir(&self) -> PathBuf {
+        self.mirrors_dir.clone().unwrap_or_else(|| self.data_dir.join("mirrors"))
+    }
 }
 
 impl Default for Config {

@@ -1,6 +1,7 @@
 //! sandcell: warm, isolated, stateful Python sandboxes on bare Linux.
 
 pub mod api;
+pub mod cli;
 pub mod config;
 pub mod isolation;
 pub mod kernel;

@@ -117,7 +117,7 @@ impl Channel {
     /// Takes over `socket` and makes it non-blocking.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket: AsyncFd::new(socket)? })
+        Ok(Self { socket: AsyncFd::register(socket)? })
     }
 
     /// Sends one packet of JSON, waiting while the other end's buffer is full.

@@ -19,7 +19,7 @@ use rustix::mount::MountFlags;
 
 use super::channel::{self, Packet};
 use super::error::{Context, Error};
-use super::rootfs::{self, DEVICES, MIRROR, STAGE, attach, bind, make_file, make_private, mount, pivot};
+use super::rootfs::{DEVICES, MIRROR, STAGE, attach, bind, make_file, make_private, mount, pivot};
 use super::seccomp::Filters;
 use super::spec::{FromNursery, NurserySetup, SandboxSpec, ToNursery, USER_ID};
 use super::{init, sys};

@@ -7,6 +7,9 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+/// clone3(2), Linux 5.7; libc's constant has the wrong type.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
 /// What `clone3` returned, on either side.
 pub enum Fork {
     /// In the child.
@@ -54,7 +57,7 @@ pub fn fork_into(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork>
         ..CloneArgs::default()
     };
     if let Some(cgroup) = cgroup {
-        args.flags |= libc::CLONE_INTO_CGROUP as u64;
+        args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
     }
     // SAFETY: `args` is a valid clone_args of the size passed and outlives the call. Neither
@@ -71,7 +74,8 @@ pub fn fork_into(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork>
 /// A program image and its arguments, prepared so that [`exec_in_child`] need not allocate.
 pub struct Image {
     file: OwnedFd,
-    argv: Vec<CString>,
+    /// Keeps what `pointers` point to.
+    _argv: Vec<CString>,
     pointers: Vec<usize>,
 }
 
@@ -80,13 +84,9 @@ impl Image {
     pub fn new(file: OwnedFd, argv: Vec<CString>) -> Self {
         let pointers =
             argv.iter().map(|a| a.as_ptr() as usize).chain(std::iter::once(0)).collect();
-        Self { file, argv, pointers }
+        Self { file, _argv: argv, pointers }
     }
 
-    /// Arguments, for messages.
-    pub fn argv(&self) -> &[CString] {
-        &self.argv
-    }
 }
 
 /// Child half of the nursery's start, safe in the fork of a threaded process: waits for one byte on
