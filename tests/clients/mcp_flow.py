@@ -31,7 +31,7 @@ TOOLS = {
     "write_file",
 }
 READ_ONLY = {"list_sandboxes", "list_files", "read_file"}
-GENERATIONS = {"2026-07-28": "2026-07-28", "auto": "2026-07-28", "legacy": "2025-11-25"}
+GENERATIONS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 
 FRAME = """import numpy as np
 import pandas as pd
