@@ -14,6 +14,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::unix::AsyncFd;
 
+use super::sys;
+
 /// Longest packet, in bytes; below the default socket buffer (208 KiB), so that one always fits.
 pub const MAX_PACKET_BYTES: usize = 128 * 1024;
 /// Most descriptors in a packet.
@@ -117,7 +119,7 @@ impl Channel {
     /// Takes over `socket` and makes it non-blocking.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket: AsyncFd::register(socket)? })
+        Ok(Self { socket: sys::watch(socket)? })
     }
 
     /// Sends one packet of JSON, waiting while the other end's buffer is full.

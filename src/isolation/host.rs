@@ -227,7 +227,7 @@ impl Process {
     /// Takes over a pidfd.
     pub fn new(pidfd: OwnedFd) -> Result<Self, Error> {
         let pid = pid_of(pidfd.as_fd())?;
-        Ok(Self { pidfd: AsyncFd::register(pidfd).context("watch a process")?, pid })
+        Ok(Self { pidfd: sys::watch(pidfd).context("watch a process")?, pid })
     }
 
     /// Its id in the supervisor's PID namespace. Valid while the process is not reaped.

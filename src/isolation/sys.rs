@@ -242,3 +242,10 @@ pub fn ignore_signal(signal: libc::c_int, ignore: bool) {
     // SAFETY: neither action is a function, so no handler can run on our behalf.
     unsafe { libc::signal(signal, action) };
 }
+
+/// Registers a descriptor with tokio's reactor.
+pub fn watch(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` names one descriptor, which stays open until it is dropped, and the
+    // AsyncFd that owns it is deregistered before that.
+    Ok(unsafe { tokio::io::unix::AsyncFd::register(fd) }?)
+}
