@@ -278,6 +278,7 @@ mod tests {
     async fn bodies_without_a_length_are_cut_off_at_the_limit() {
         let endless = stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from(vec![0; 1000])));
         let limit = Limit {
+            code: "body_too_large",
             what: "the body",
             name: "server.max_body_bytes",
             bytes: 1_000_000,
@@ -286,7 +287,7 @@ mod tests {
         let body = Body::from_stream(endless);
         let read = read(&headers, body, limit, Duration::from_secs(1));
         let refusal = read.await.expect_err("a refusal");
-        assert_eq!(refusal.code(), "too_large");
+        assert_eq!(refusal.code(), "body_too_large");
         assert!(refusal.detail().contains("server.max_body_bytes"));
     }
 

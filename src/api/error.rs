@@ -75,7 +75,7 @@ impl Refusal {
     pub(crate) fn too_large(limit: Limit) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
-            "too_large",
+            limit.code,
             format!(
                 "{} is larger than {} bytes ({})",
                 limit.what, limit.bytes, limit.name
@@ -117,6 +117,8 @@ impl Refusal {
 /// A limit on bytes, as an answer names it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
+    /// The refusal's code.
+    pub(crate) code: &'static str,
     /// What was too large, a noun.
     pub(crate) what: &'static str,
     /// The configuration's name for the limit.

@@ -54,6 +54,7 @@ pub(crate) struct App {
 impl App {
     fn body_limit(&self) -> Limit {
         Limit {
+            code: "body_too_large",
             what: "the body",
             name: "server.max_body_bytes",
             bytes: self.server.max_body_bytes,
@@ -62,6 +63,7 @@ impl App {
 
     fn upload_limit(&self) -> Limit {
         Limit {
+            code: "upload_too_large",
             what: "the upload",
             name: "server.max_upload_bytes",
             bytes: self.server.max_upload_bytes,
@@ -70,6 +72,7 @@ impl App {
 
     fn code_limit(&self) -> Limit {
         Limit {
+            code: "code_too_large",
             what: "the code",
             name: "limits.code_bytes",
             bytes: self.code_bytes as u64,

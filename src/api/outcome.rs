@@ -317,3 +317,144 @@ impl Encoder {
         Value::Object(object)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervisor::Usage;
+
+    fn shown(kind: ResultKind, text: &str, display_id: Option<&str>) -> Event {
+        let mut data = Map::new();
+        data.insert("text/plain".into(), text.into());
+        Event::Result(RichResult {
+            kind,
+            data,
+            metadata: Map::new(),
+            display_id: display_id.map(String::from),
+        })
+    }
+
+    fn end(ending: Ending, state: KernelState) -> Event {
+        Event::Ended(Box::new(Ended {
+            ending,
+            state,
+            execution_count: 3,
+            files: Vec::new(),
+            files_truncated: false,
+            usage: Usage::default(),
+            stdout_dropped_bytes: 0,
+            stderr_dropped_bytes: 0,
+        }))
+    }
+
+    fn outcome(events: impl IntoIterator<Item = Event>) -> Outcome {
+        let mut gathered = Gathered::default();
+        let mut events = events.into_iter();
+        events
+            .find_map(|event| gathered.take("id", event))
+            .expect("an end")
+    }
+
+    fn finished(events: impl IntoIterator<Item = Event>) -> Outcome {
+        let end = end(Ending::Ok, KernelState::Kept);
+        outcome(events.into_iter().chain([end]))
+    }
+
+    #[test]
+    fn cleared_output_is_gone_at_once_or_with_the_next() {
+        let print = |text: &str| Event::Stdout(text.into());
+        let clear = |wait| Event::ClearOutput { wait };
+        assert_eq!(finished([print("a"), clear(false)]).stdout, "");
+        assert_eq!(finished([print("a"), clear(true)]).stdout, "a");
+        assert_eq!(finished([print("a"), clear(true), print("b")]).stdout, "b");
+        let display = shown(ResultKind::Display, "x", None);
+        let cleared = finished([display, clear(true), print("b")]);
+        assert!(cleared.results.is_empty());
+    }
+
+    #[test]
+    fn an_update_replaces_its_display() {
+        let updated = finished([
+            shown(ResultKind::Display, "0 %", Some("bar")),
+            shown(ResultKind::Display, "other", None),
+            shown(ResultKind::Update, "50 %", Some("bar")),
+            shown(ResultKind::Update, "of an earlier execution", Some("old")),
+        ]);
+        let texts: Vec<_> = updated.results.iter().map(|entry| &entry.data).collect();
+        assert_eq!(texts, ["50 %", "other", "of an earlier execution"]);
+        let bundles: Vec<_> = updated.results.iter().map(|entry| entry.bundle).collect();
+        assert_eq!(bundles, [0, 1, 2]);
+    }
+
+    #[test]
+    fn endings_are_distinct() {
+        let died = |code, signal| Ending::KernelDied { code, signal };
+        for (ending, state, error, said) in [
+            (Ending::Ok, KernelState::Kept, None, ""),
+            (Ending::Error, KernelState::Kept, Some("Exception"), ""),
+            (
+                Ending::Timeout,
+                KernelState::Kept,
+                Some("timeout"),
+                "variables are kept",
+            ),
+            (
+                Ending::Timeout,
+                KernelState::Lost,
+                Some("timeout"),
+                "files are kept",
+            ),
+            (
+                Ending::Interrupted,
+                KernelState::Kept,
+                Some("interrupted"),
+                "interrupted",
+            ),
+            (
+                Ending::OutOfMemory,
+                KernelState::Lost,
+                Some("out_of_memory"),
+                "memory limit",
+            ),
+            (
+                died(Some(3), None),
+                KernelState::Lost,
+                Some("kernel_died"),
+                "exited with code 3",
+            ),
+            (
+                died(None, Some(11)),
+                KernelState::Lost,
+                Some("kernel_died"),
+                "SIGSEGV",
+            ),
+        ] {
+            let verdict = outcome([end(ending, state)]).verdict;
+            assert_eq!(verdict.error.as_deref(), error, "{ending:?}");
+            let value = verdict.error_value.unwrap_or_default();
+            assert!(value.contains(said), "{ending:?}: {value}");
+            let kept = state == KernelState::Kept;
+            assert_eq!(verdict.state, if kept { "kept" } else { "lost" });
+        }
+    }
+
+    #[test]
+    fn an_exception_is_told_by_name_and_dropped_output_by_a_marker() {
+        let raised = Event::Error(PythonError {
+            name: "ValueError".into(),
+            value: "no".into(),
+            traceback: "Traceback".into(),
+        });
+        let verdict = outcome([raised, end(Ending::Error, KernelState::Kept)]).verdict;
+        assert_eq!(verdict.error.as_deref(), Some("ValueError"));
+        assert_eq!(verdict.error_value.as_deref(), Some("no"));
+        assert_eq!(verdict.traceback.as_deref(), Some("Traceback"));
+        let Event::Ended(mut ended) = end(Ending::Ok, KernelState::Kept) else {
+            unreachable!("just made");
+        };
+        ended.stdout_dropped_bytes = 7;
+        let cut = outcome([Event::Stdout("x".into()), Event::Ended(ended)]);
+        assert_eq!(cut.stdout, "x\n[7 more bytes of output were dropped]");
+        assert!(cut.truncated);
+    }
+}

@@ -145,11 +145,7 @@ async fn execute_request(
 ) -> Result<ExecuteRequest, Refusal> {
     if body::media(headers) == Media::Json {
         let bytes = body::read(headers, body, app.body_limit(), app.stall()).await?;
-        let request: ExecuteRequest = body::decode(&bytes)?;
-        if request.code.len() > app.code_bytes {
-            return Err(Refusal::too_large(app.code_limit()));
-        }
-        return Ok(request);
+        return body::decode(&bytes);
     }
     let bytes = body::read(headers, body, app.code_limit(), app.stall()).await?;
     String::from_utf8(bytes)

@@ -15,8 +15,6 @@ use crate::api::error::Refusal;
 use crate::api::outcome::{Entry, Outcome, Verdict};
 use crate::api::wire::{CommandAnswer, Cost, TouchedFile};
 
-/// Image types that models take.
-const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 /// Displays in other forms, the most readable first; one of each display is shown.
 const TEXTS: [&str; 7] = [
     "text/plain",
@@ -136,21 +134,40 @@ impl Shown {
     }
 }
 
-/// Whether models take files of this type as images.
-pub(crate) fn is_image(mime: &str) -> bool {
-    IMAGES.contains(&mime)
+/// The type of an image that models take, by its first bytes: clients pass images on to interfaces
+/// that refuse the whole conversation for one that is not what it claims to be.
+pub(crate) fn image_type(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
+        [
+            b'R',
+            b'I',
+            b'F',
+            b'F',
+            _,
+            _,
+            _,
+            _,
+            b'W',
+            b'E',
+            b'B',
+            b'P',
+            ..,
+        ] => Some("image/webp"),
+        _ => None,
+    }
 }
 
-/// Only what decodes: clients pass images on to interfaces that refuse the whole conversation for
-/// one that is broken.
 fn image(entry: &Entry) -> Option<ContentBlock> {
-    if !is_image(&entry.mime) {
+    if !entry.mime.starts_with("image/") {
         return None;
     }
     let mut data = entry.data.as_str()?.to_owned();
     data.retain(|c| !c.is_ascii_whitespace());
-    let decoded = BASE64.decode(&data).ok()?;
-    (!decoded.is_empty()).then(|| ContentBlock::image(data, entry.mime.clone()))
+    let mime = image_type(&BASE64.decode(&data).ok()?)?;
+    Some(ContentBlock::image(data, mime))
 }
 
 fn as_text(bundle: &[Entry], mime: &str) -> Option<TextResult> {
@@ -271,7 +288,7 @@ mod tests {
     #[test]
     fn a_figure_is_shown_once_and_a_table_as_text() {
         let shown = Shown::of(&[
-            entry(0, "image/png", "iVBO\nRw0K\n"),
+            entry(0, "image/png", "iVBORw0K\nGgo=\n"),
             entry(0, "text/plain", "<Figure>"),
             entry(1, "text/html", "<table>"),
             entry(1, "text/plain", "  a\n0 1"),
@@ -283,14 +300,15 @@ mod tests {
             .filter_map(ContentBlock::as_image)
             .collect();
         assert_eq!(images.len(), 1);
-        assert_eq!(images[0].data, "iVBORw0K");
+        assert_eq!(images[0].data, "iVBORw0KGgo=");
+        assert_eq!(images[0].mime_type, "image/png");
         let texts: Vec<_> = shown.texts.iter().map(|text| text.text.as_str()).collect();
         assert_eq!(texts, ["  a\n0 1", "[a display of type application/x-odd]"]);
     }
 
     #[test]
     fn a_forged_image_is_no_image() {
-        for data in ["", "not base64!", "===="] {
+        for data in ["", "not base64!", "====", "aGVsbG8="] {
             let shown = Shown::of(&[entry(0, "image/png", data)]);
             assert!(shown.images.is_empty(), "{data:?}");
             assert_eq!(shown.texts.len(), 1);

@@ -16,19 +16,21 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
     ProgressNotificationParam, ProgressToken, ServerCapabilities, ServerConfig,
 };
-use rmcp::schemars::JsonSchema;
 use rmcp::service::{Peer, RequestContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
-use serde::{Deserialize, Serialize};
 
 use super::answer::{self, PythonAnswer, failure, success};
+use super::schema::{
+    Closed, CommandArguments, CreateArguments, ExecuteArguments, Files, NoArguments, ReadAnswer,
+    ReadArguments, Sandbox, SandboxArguments, Sandboxes, WriteArguments, WriteEncoding, Written,
+};
 use crate::api::App;
 use crate::api::download::{mime_of, read_all};
 use crate::api::error::Refusal;
 use crate::api::outcome::Gathered;
 use crate::api::rest::execution_lost;
-use crate::api::wire::{CommandAnswer, Created, File, rfc3339, seconds};
-use crate::supervisor::{CommandSpec, CreateSpec, Event, ExecuteSpec, Execution, SandboxInfo};
+use crate::api::wire::{CommandAnswer, Created, File, seconds};
+use crate::supervisor::{CommandSpec, CreateSpec, Event, ExecuteSpec, Execution};
 
 /// Bytes of a file that `read_file` gives as text or base64: what a model can take in at once.
 const READ_TEXT_BYTES: u64 = 1024 * 1024;
@@ -45,142 +47,6 @@ Figures come back as images by themselves. There is no network inside.";
 pub(crate) struct Tools {
     app: Arc<App>,
     router: Arc<ToolRouter<Self>>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-#[serde(deny_unknown_fields)]
-struct CreateArguments {
-    /// A name for people, at most 128 characters.
-    #[serde(default)]
-    name: Option<String>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-#[serde(deny_unknown_fields)]
-struct NoArguments {}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-#[serde(deny_unknown_fields)]
-struct SandboxArguments {
-    /// As returned by create_sandbox.
-    sandbox_id: String,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-#[serde(deny_unknown_fields)]
-struct ExecuteArguments {
-    /// As returned by create_sandbox.
-    sandbox_id: String,
-    /// Python source. IPython syntax works too: top-level await, magics, !command.
-    code: String,
-    /// Seconds after which the code is stopped; a default applies when left out.
-    #[serde(default)]
-    timeout_seconds: Option<f64>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-#[serde(deny_unknown_fields)]
-struct CommandArguments {
-    /// As returned by create_sandbox.
-    sandbox_id: String,
-    /// A bash command line.
-    command: String,
-    /// Seconds after which the command is killed; a default applies when left out.
-    #[serde(default)]
-    timeout_seconds: Option<f64>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-#[serde(deny_unknown_fields)]
-struct ReadArguments {
-    /// As returned by create_sandbox.
-    sandbox_id: String,
-    /// Relative to the working directory, as list_files gives it.
-    path: String,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-#[serde(deny_unknown_fields)]
-struct WriteArguments {
-    /// As returned by create_sandbox.
-    sandbox_id: String,
-    /// Relative to the working directory; missing directories are created.
-    path: String,
-    /// The whole content of the file.
-    content: String,
-    /// How content is encoded: utf-8 (default) or base64, for binary files.
-    #[serde(default)]
-    encoding: WriteEncoding,
-}
-
-#[derive(Debug, Default, Clone, Copy, Deserialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-enum WriteEncoding {
-    #[default]
-    #[serde(rename = "utf-8")]
-    Utf8,
-    #[serde(rename = "base64")]
-    Base64,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-struct Sandboxes {
-    sandboxes: Vec<Sandbox>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-struct Sandbox {
-    sandbox_id: String,
-    name: String,
-    created_at: String,
-    expires_at: String,
-    last_used_at: String,
-    /// `idle`, `busy` or `closing`.
-    state: &'static str,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-struct Closed {
-    status: &'static str,
-    message: &'static str,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-struct Files {
-    files: Vec<File>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-struct ReadAnswer {
-    path: String,
-    /// Bytes.
-    size: u64,
-    mime_type: &'static str,
-    /// `utf-8`, `base64`, or `image` when the content is the image beside this.
-    encoding: &'static str,
-    /// Null for images.
-    content: Option<String>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(crate = "rmcp::schemars")]
-struct Written {
-    /// Relative to the working directory.
-    path: String,
-    /// Bytes.
-    size: usize,
 }
 
 #[tool_router]
@@ -224,7 +90,7 @@ impl Tools {
             0 => "There are no sandboxes.".to_owned(),
             _ => lines.join("\n"),
         };
-        let sandboxes = list.into_iter().map(sandbox).collect();
+        let sandboxes = list.into_iter().map(Sandbox::from).collect();
         success(&Sandboxes { sandboxes }, vec![ContentBlock::text(text)])
     }
 
@@ -385,9 +251,6 @@ impl Tools {
         arguments: ExecuteArguments,
         context: &RequestContext<RoleServer>,
     ) -> Result<crate::api::outcome::Outcome, Refusal> {
-        if arguments.code.len() > self.app.code_bytes {
-            return Err(Refusal::too_large(self.app.code_limit()));
-        }
         let spec = ExecuteSpec {
             code: arguments.code,
             timeout: seconds(arguments.timeout_seconds)?,
@@ -409,10 +272,9 @@ impl Tools {
     async fn read(&self, arguments: ReadArguments) -> Result<CallToolResult, Refusal> {
         let ReadArguments { sandbox_id, path } = arguments;
         let opened = self.app.supervisor.open_file(&sandbox_id, &path).await?;
-        let mime_type = mime_of(&path);
         let size = opened.size;
-        let is_image = answer::is_image(mime_type);
-        let limit = if is_image {
+        let named_image = mime_of(&path).starts_with("image/");
+        let limit = if named_image {
             READ_IMAGE_BYTES
         } else {
             READ_TEXT_BYTES
@@ -430,15 +292,16 @@ impl Tools {
             tracing::debug!(%error, "a file could not be read to its end");
             Refusal::bad_request("file_changed", "the file changed while it was read")
         })?;
+        let image_type = answer::image_type(&bytes);
         let mut answer = ReadAnswer {
+            mime_type: image_type.unwrap_or(mime_of(&path)),
             path,
             size,
-            mime_type,
             encoding: "image",
             content: None,
         };
-        if is_image {
-            let image = ContentBlock::image(BASE64.encode(bytes), mime_type);
+        if let Some(image_type) = image_type {
+            let image = ContentBlock::image(BASE64.encode(bytes), image_type);
             return Ok(success(&answer, vec![image]));
         }
         let (encoding, content) = match String::from_utf8(bytes) {
@@ -465,17 +328,6 @@ impl Tools {
             path,
             size: bytes.len(),
         })
-    }
-}
-
-fn sandbox(info: SandboxInfo) -> Sandbox {
-    Sandbox {
-        sandbox_id: info.id,
-        name: info.name,
-        created_at: rfc3339(info.created_at),
-        expires_at: rfc3339(info.expires_at),
-        last_used_at: rfc3339(info.last_used_at),
-        state: info.state.as_str(),
     }
 }
 
