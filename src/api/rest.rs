@@ -20,7 +20,7 @@ use super::outcome::{Outcome, gather};
 use super::wire::{
     CommandAnswer, CommandRequest, CreateRequest, Created, ExecuteRequest, File, Listed,
 };
-use super::{App, download, lines, upload};
+use super::{App, download, lines, upload, whole};
 use crate::supervisor::{CommandSpec, CreateSpec, ExecuteSpec};
 
 /// Routes and what answers where there is none.
@@ -99,7 +99,7 @@ async fn close(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Value>, Refusal> {
-    app.supervisor.close(&id).await?;
+    whole::close(&app.supervisor, &id).await?;
     Ok(Json(
         json!({ "status": "success", "message": "Sandbox closed" }),
     ))
