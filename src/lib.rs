@@ -5,4 +5,5 @@ pub mod cli;
 pub mod config;
 pub mod isolation;
 pub mod kernel;
+pub mod mirror;
 pub mod supervisor;

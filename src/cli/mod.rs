@@ -1,15 +1,19 @@
 //! The command line.
 
+mod bench;
 pub mod client;
+mod doctor;
+mod mirror;
 mod run;
 mod serve;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::Config;
+use crate::mirror::{Lock, Mirror, Store, TerminalProgress};
 
 /// Warm, isolated, stateful Python sandboxes on bare Linux.
 #[derive(Debug, Parser)]
@@ -41,6 +45,14 @@ enum Verb {
     Serve(serve::ServeArgs),
     /// Run one script in a fresh sandbox
     Run(run::RunArgs),
+    /// Build, list, verify and remove mirrors, the base that sandboxes share
+    #[command(subcommand)]
+    Mirror(mirror::MirrorCommand),
+    /// Say what this host offers, what enforces what, and how to mend what is missing
+    Doctor(doctor::DoctorArgs),
+    /// Measure this host, from a client's side
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
 }
 
 impl Common {
@@ -66,6 +78,12 @@ pub fn main() -> ExitCode {
     let result = match cli.verb {
         Verb::Serve(args) => serve::main(&cli.common, &args),
         Verb::Run(args) => run::main(&cli.common, &args),
+        Verb::Mirror(command) => cli
+            .common
+            .load()
+            .map(|config| mirror::run(command, &config.mirrors_dir())),
+        Verb::Doctor(args) => doctor::main(&cli.common, &args),
+        Verb::Bench(command) => bench::main(&cli.common, &command),
     };
     result.unwrap_or_else(|message| {
         eprintln!("sandcell: {message}");
@@ -79,6 +97,35 @@ fn runtime() -> Result<tokio::runtime::Runtime, String> {
         .enable_all()
         .build()
         .map_err(|e| format!("failed to start the runtime: {e}"))
+}
+
+/// The base mirror, kept from being removed while this value lives.
+struct BaseMirror {
+    mirror: Mirror,
+    _in_use: Lock,
+}
+
+impl BaseMirror {
+    fn root(&self) -> &Path {
+        &self.mirror.root
+    }
+}
+
+/// Finds the base mirror, or builds it with a progress bar on standard error.
+fn base_mirror(config: &Config) -> Result<BaseMirror, String> {
+    let said = |e: crate::mirror::Error| format!("failed to {e}");
+    let store = Store::open(&config.mirrors_dir()).map_err(said)?;
+    let mirror = match store.find_base().map_err(said)? {
+        Some(mirror) => mirror,
+        None => {
+            let mut progress = TerminalProgress::new();
+            let built = store.build_base(&mut |event| progress.show(event));
+            progress.finish();
+            built.map_err(said)?
+        }
+    };
+    let in_use = mirror.lock_shared().map_err(said)?;
+    Ok(BaseMirror { mirror, _in_use: in_use })
 }
 
 /// Path of this binary, for the nursery.
@@ -128,13 +175,4 @@ mod tests {
         assert_eq!(parse_bytes("7"), Ok(7));
         assert!(parse_bytes("many").is_err());
     }
-}
-/// DEV
-pub struct DevMirror(PathBuf);
-impl DevMirror {
-    /// DEV
-    pub fn root(&self) -> &std::path::Path { &self.0 }
-}
-fn base_mirror(_c: &Config) -> Result<DevMirror, String> {
-    Ok(DevMirror(std::env::var("SANDCELL_DEV_MIRROR").map_err(|e| e.to_string())?.into()))
 }

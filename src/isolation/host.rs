@@ -168,6 +168,7 @@ impl Nursery {
     /// Resolves when the nursery has died, and with it everything below.
     pub async fn died(&self) {
         self.process.exited().await;
+        self.process.reap();
     }
 
     /// Kills the nursery and so everything below it.
@@ -244,6 +245,13 @@ impl Process {
     pub async fn exited(&self) {
         // An error means that the runtime is going down.
         let _ = self.pidfd.readable().await.map(|mut ready| ready.retain_ready());
+    }
+
+    /// Reaps it when it is a child of ours that has exited.
+    pub fn reap(&self) {
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let _ = waitid(WaitId::PidFd(self.pidfd()), options);
     }
 
     /// Sends SIGINT; a process that is gone is fine.

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Host uid and gid that own every mirror file: root of the outer user namespace. systemd's
-/// UIDS-GIDS document leaves 0x7000_0000 and up unused by any allocator.
-pub const MIRROR_OWNER: u32 = 0x7000_0000;
+pub use crate::mirror::MIRROR_OWNER;
+
 /// Ids of one service's sandboxes: its block starts at `MIRROR_OWNER + BLOCK_IDS * k`, k ≥ 1.
 pub const BLOCK_IDS: u32 = 65_536;
 /// Uid and gid of user code, inside.

@@ -1,0 +1,502 @@
+//! Building the base: the recipe's steps in order, each in mount and PID namespaces of its own.
+//!
+//! A build writes to a directory that nobody uses and that gets its name, the mirror's id, by the
+//! last rename. Killed at any moment it leaves only that directory, which the next
+//! [`Store::open`] or build sweeps; its programs die with it, because the first of them has
+//! `PDEATHSIG` and the rest live in a PID namespace whose init is the first's child.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::MIRROR_OWNER;
+use super::error::Error;
+use super::host::{self, DebianArchive, PythonIndex};
+use super::manifest::{self, Manifest, Scan};
+use super::progress::{Event, Step};
+use super::recipe;
+use super::store::{BUILDING, Mirror, Record, Store, open_lock, remove_tree, write_record};
+use super::tree;
+
+const SUITE: &str = "trixie";
+/// The first release with trixie's keys has this file; its full ring has another name since.
+const TRIXIE_KEY: &str = "/usr/share/keyrings/debian-archive-trixie-automatic";
+const KEYRINGS: [&str; 2] = [
+    "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "/usr/share/keyrings/debian-archive-keyring.pgp",
+];
+/// Lines of a failed program's output that its error repeats.
+const TAIL_LINES: usize = 20;
+/// Files that programs date with today's date are dated with this, seconds since 1970.
+const SOURCE_DATE: &str = "1767225600";
+/// Lines like "Unpacking …" and "Setting up …" that installing the packages takes, about.
+const PACKAGE_LINES: f64 = 250.0;
+
+type Progress<'a> = &'a mut dyn FnMut(Event);
+
+/// A build in progress.
+struct Build<'a> {
+    /// Becomes `<mirrors>/<id>`.
+    dir: PathBuf,
+    /// Files for the steps, outside the tree; gone before the rename.
+    inputs: PathBuf,
+    log: PathBuf,
+    progress: Progress<'a>,
+}
+
+impl Store {
+    /// Builds the base, or returns the one there is: also the one that another process finished
+    /// while this one waited for it. Takes about a minute on two processors and 1 GB of disk, and
+    /// installs mmdebstrap on the host where it is missing.
+    ///
+    /// # Errors
+    /// [`Error::NotRoot`], [`Error::Tool`] for what the host lacks, [`Error::Step`] for a step that
+    /// went wrong (most often the network), [`Error::Io`] for the disk.
+    pub fn build_base(&self, progress: &mut dyn FnMut(Event)) -> Result<Mirror, Error> {
+        let _lock = self.lock_build(progress)?;
+        match self.find_base()? {
+            Some(mirror) => Ok(mirror),
+            None => self.build(progress),
+        }
+    }
+
+    /// Builds the base even where there is one, with today's Debian packages. Where nothing
+    /// changed the mirror there was is returned, whole again if it was damaged.
+    ///
+    /// # Errors
+    /// Those of [`Store::build_base`], and [`Error::InUse`] when a damaged mirror cannot be
+    /// replaced because somebody uses it.
+    pub fn rebuild_base(&self, progress: &mut dyn FnMut(Event)) -> Result<Mirror, Error> {
+        let _lock = self.lock_build(progress)?;
+        self.build(progress)
+    }
+
+    fn lock_build(&self, progress: Progress) -> Result<File, Error> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::NotRoot);
+        }
+        let path = self.lock_path();
+        let file = open_lock(&path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                progress(Event::Waiting);
+                file.lock().map_err(Error::io("lock", &path))?;
+            }
+            Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path)(source)),
+        }
+        self.sweep()?;
+        Ok(file)
+    }
+
+    fn build(&self, progress: Progress) -> Result<Mirror, Error> {
+        let dir = self.fresh(BUILDING);
+        let mut build = Build {
+            inputs: dir.join("inputs"),
+            log: self.dir.join("build.log"),
+            dir,
+            progress,
+        };
+        let built = build.run().and_then(|id| self.publish(&build.dir, id));
+        if built.is_err() {
+            remove_tree(&build.dir)?;
+        }
+        built
+    }
+
+    /// Gives a finished build its id, unless a mirror that is the same in every byte has it.
+    fn publish(&self, dir: &Path, id: String) -> Result<Mirror, Error> {
+        let target = self.dir.join(&id);
+        if target.exists() {
+            let there = self.find(&id)?;
+            let clean = there.verify(&mut |_| ()).is_ok_and(|report| report.is_clean());
+            if clean {
+                let record = dir.join("mirror.json");
+                let (from, to) = (&record, target.join("mirror.json"));
+                fs::rename(from, &to).map_err(Error::io("replace", &to))?;
+                remove_tree(dir)?;
+                return self.find(&id);
+            }
+            self.discard(&there)?;
+        }
+        let store = File::open(&self.dir).map_err(Error::io("open", &self.dir))?;
+        rustix::fs::syncfs(&store).map_err(Error::errno("write back", dir))?;
+        fs::rename(dir, &target).map_err(Error::io("rename", dir))?;
+        store.sync_all().map_err(Error::io("write back", &self.dir))?;
+        self.find(&id)
+    }
+}
+
+impl Build<'_> {
+    /// Runs every step and returns the id.
+    fn run(&mut self) -> Result<String, Error> {
+        let start = Instant::now();
+        let root = self.dir.join("root");
+        for dir in [&self.dir, &self.inputs] {
+            fs::DirBuilder::new()
+                .mode(0o755)
+                .create(dir)
+                .map_err(Error::io("make", dir))?;
+        }
+        self.log_file(true)?;
+        let keyring = self.provide_tools()?;
+        self.packages(&root, &keyring)?;
+        let default_index = self.python(&root)?;
+        self.step(Step::ByteCode)?;
+        self.enter(&root, "compile to byte code", false, &["python3", "/mnt/bytecode.py"])?;
+        self.step(Step::Fonts)?;
+        let fonts = ["/opt/venv/bin/python", "-B", "/mnt/fonts.py"];
+        self.enter(&root, "build the font list", false, &fonts)?;
+        self.enter(&root, "finish the tree", false, &["sh", "/mnt/finish.sh"])?;
+        self.step(Step::Hash)?;
+        fs::remove_dir_all(&self.inputs).map_err(Error::io("delete", &self.inputs))?;
+        tree::strip(&root, MIRROR_OWNER)?;
+        let progress = &mut self.progress;
+        let Scan { manifest, .. } = Manifest::scan(&root, MIRROR_OWNER, &mut |fraction| {
+            progress(Event::Fraction(fraction));
+        })?;
+        self.record(&manifest, default_index, start)
+    }
+
+    fn record(
+        &self,
+        manifest: &Manifest,
+        default_index: String,
+        start: Instant,
+    ) -> Result<String, Error> {
+        let text = manifest.render();
+        let path = self.dir.join("manifest");
+        fs::write(&path, &text).map_err(Error::io("write", &path))?;
+        open_lock(&self.dir.join("lock"))?;
+        let created_at = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs());
+        let record = Record {
+            recipe: recipe::key(),
+            created_at,
+            size_bytes: manifest.size_bytes(),
+            entries: manifest.entries.len(),
+            build_seconds: start.elapsed().as_secs(),
+            default_index,
+        };
+        write_record(&self.dir, &record)?;
+        Ok(manifest::id_of(&text))
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), Error> {
+        (self.progress)(Event::Began(step));
+        let mut log = self.log_file(false)?;
+        writeln!(log, "== {}", step.title()).map_err(Error::io("write", &self.log))
+    }
+
+    /// mmdebstrap and keys that sign trixie, through apt-get where they are missing.
+    fn provide_tools(&mut self) -> Result<PathBuf, Error> {
+        let keys = || {
+            let known = ["gpg", "pgp", "asc"]
+                .iter()
+                .any(|extension| Path::new(TRIXIE_KEY).with_extension(extension).exists());
+            let ring = KEYRINGS.iter().map(PathBuf::from).find(|ring| ring.exists());
+            ring.filter(|_| known)
+        };
+        if !on_path("mmdebstrap") || keys().is_none() {
+            if !on_path("apt-get") {
+                return Err(Error::Tool {
+                    program: "mmdebstrap",
+                    mend: "install mmdebstrap and debian-archive-keyring with this system's \
+                           package manager, or copy a mirror from a Debian host",
+                });
+            }
+            (self.progress)(Event::Note(
+                "installing mmdebstrap and debian-archive-keyring with apt-get".into(),
+            ));
+            let mut update = Command::new("apt-get");
+            update.args(["--quiet", "update"]);
+            self.execute("update apt's lists", update, &mut |_| None)?;
+            let mut install = Command::new("apt-get");
+            install
+                .args(["--quiet", "--yes", "--no-install-recommends", "install"])
+                .args(["mmdebstrap", "debian-archive-keyring", "gpg"])
+                .env("DEBIAN_FRONTEND", "noninteractive");
+            self.execute("install mmdebstrap", install, &mut |_| None)?;
+        }
+        for program in ["mmdebstrap", "unshare", "setpriv"] {
+            if !on_path(program) {
+                let mend = "install the Debian packages mmdebstrap and util-linux";
+                return Err(Error::Tool { program, mend });
+            }
+        }
+        keys().ok_or(Error::Tool {
+            program: "a keyring that signs Debian trixie",
+            mend: "upgrade the package debian-archive-keyring",
+        })
+    }
+
+    fn packages(&mut self, root: &Path, keyring: &Path) -> Result<(), Error> {
+        self.step(Step::Packages)?;
+        let mut command = confined(true);
+        command
+            .args(["mmdebstrap", "--verbose", "--mode=root", "--variant=essential"])
+            .arg("--format=directory")
+            .arg(format!("--include={}", recipe::packages()))
+            .arg(format!("--keyring={}", keyring.display()))
+            .arg("--aptopt=APT::Install-Recommends \"false\"")
+            // A power cut leaves a build nobody uses, so writing back each file buys nothing.
+            .arg("--dpkgopt=force-unsafe-io")
+            .arg("--dpkgopt=path-exclude=/usr/share/man/*")
+            .arg("--dpkgopt=path-exclude=/usr/share/locale/*")
+            .arg("--dpkgopt=path-exclude=/usr/share/doc/*")
+            .arg("--dpkgopt=path-include=/usr/share/doc/*/copyright");
+        for option in apt_network_options() {
+            command.arg(format!("--aptopt={option}"));
+        }
+        command.arg(SUITE).arg(root);
+        command.args(DebianArchive::of_host().lines(SUITE, keyring));
+        let mut lines = 0.0;
+        self.execute("install the Debian packages", command, &mut |line| {
+            let counts = line.starts_with("Unpacking ") || line.starts_with("Setting up ");
+            counts.then(|| {
+                lines += 1.0;
+                lines / PACKAGE_LINES
+            })
+        })
+    }
+
+    /// Fills `/opt/venv`; returns the index that the mirror's pip uses by default.
+    fn python(&mut self, root: &Path) -> Result<String, Error> {
+        self.step(Step::Python)?;
+        let bundle = root.join("etc/ssl/certs/ca-certificates.crt");
+        let own = fs::read_to_string(&bundle).map_err(Error::io("read", &bundle))?;
+        let ca = host::merge_certificates([own, host::certificates()]);
+        let uv = recipe::uv_requirement();
+        let made = [("ca.pem", ca.as_str()), ("uv.txt", uv.as_str())];
+        for (name, content) in recipe::INPUTS.iter().chain(&made) {
+            let path = self.inputs.join(name);
+            fs::write(&path, content).map_err(Error::io("write", &path))?;
+        }
+        self.enter(root, "install the Python packages", true, &["sh", "/mnt/python.sh"])?;
+        let print = "from pip._internal.models.index import PyPI; print('default', PyPI.simple_url)";
+        let mut index = String::new();
+        let command = self.inside(root, false, &["/opt/venv/bin/python", "-B", "-c", print]);
+        self.execute("ask pip for its index", command, &mut |line| {
+            if let Some(url) = line.strip_prefix("default ") {
+                index = url.to_owned();
+            }
+            None
+        })?;
+        Ok(index)
+    }
+
+    /// Runs a command of the recipe inside the tree.
+    fn enter(
+        &mut self,
+        root: &Path,
+        step: &'static str,
+        network: bool,
+        command: &[&str],
+    ) -> Result<(), Error> {
+        let command = self.inside(root, network, command);
+        // uv names each package twice: fetched, installed.
+        let names = 2.0 * recipe::requirement_count() as f64;
+        let mut seen = 0.0;
+        self.execute(step, command, &mut |line| {
+            if let Some(rest) = line.strip_prefix("progress ") {
+                let (done, total) = rest.split_once(' ')?;
+                return Some(done.parse::<f64>().ok()? / total.parse::<f64>().ok()?);
+            }
+            let line = line.trim_start();
+            let counts = line.starts_with("Downloaded ") || line.starts_with("+ ");
+            counts.then(|| {
+                seen += 1.0;
+                seen / names
+            })
+        })
+    }
+
+    fn inside(&self, root: &Path, network: bool, command: &[&str]) -> Command {
+        let mut outer = confined(network);
+        outer
+            .args(["sh", "-c", recipe::ENTER, "enter.sh"])
+            .arg(if network { "network" } else { "isolated" })
+            .args([root, &self.inputs])
+            .args(command)
+            .env_clear()
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("HOME", "/tmp")
+            .env("LC_ALL", "C.UTF-8")
+            .env("TZ", "UTC")
+            .env("SOURCE_DATE_EPOCH", SOURCE_DATE)
+            .env("PYTHONHASHSEED", "0");
+        if network {
+            for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
+                for name in [name.to_owned(), name.to_uppercase()] {
+                    if let Some(value) = std::env::var_os(&name) {
+                        outer.env(name, value);
+                    }
+                }
+            }
+            outer.envs(PythonIndex::of_host().environment());
+            for name in ["SSL_CERT_FILE", "PIP_CERT"] {
+                outer.env(name, "/mnt/ca.pem");
+            }
+        }
+        outer
+    }
+
+    /// Runs a program to its end. Its output goes to the log, line by line past `fraction`, which
+    /// says how far the step is.
+    fn execute(
+        &mut self,
+        step: &'static str,
+        mut command: Command,
+        fraction: &mut dyn FnMut(&str) -> Option<f64>,
+    ) -> Result<(), Error> {
+        let program = command.get_program().to_owned();
+        let mut log = self.log_file(false)?;
+        let (reader, writer) = std::io::pipe().map_err(Error::io("make a pipe for", &self.log))?;
+        let errors = writer.try_clone().map_err(Error::io("make a pipe for", &self.log))?;
+        command.stdin(Stdio::null()).stdout(writer).stderr(errors);
+        let mut child = command
+            .spawn()
+            .map_err(Error::io("run", Path::new(&program)))?;
+        // The command holds the pipe's other end; it must go, or the pipe never ends.
+        drop(command);
+        let mut tail = VecDeque::new();
+        for line in BufReader::new(reader).split(b'\n') {
+            let line = line.map_err(Error::io("read the output of", Path::new(&program)))?;
+            let line = without_credentials(&String::from_utf8_lossy(&line));
+            writeln!(log, "{line}").map_err(Error::io("write", &self.log))?;
+            if let Some(fraction) = fraction(&line) {
+                (self.progress)(Event::Fraction(fraction));
+            }
+            tail.push_back(line);
+            if tail.len() > TAIL_LINES {
+                tail.pop_front();
+            }
+        }
+        let status = child
+            .wait()
+            .map_err(Error::io("wait for", Path::new(&program)))?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Error::Step {
+            step,
+            status: status.to_string(),
+            log: self.log.clone(),
+            tail: Vec::from(tail).join("\n"),
+        })
+    }
+
+    fn log_file(&self, anew: bool) -> Result<File, Error> {
+        if anew && self.log.exists() {
+            fs::remove_file(&self.log).map_err(Error::io("delete", &self.log))?;
+        }
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&self.log)
+            .map_err(Error::io("open", &self.log))
+    }
+}
+
+/// Starts a command that runs its arguments in new namespaces and dies with this thread.
+fn confined(network: bool) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "unshare", "--fork", "--kill-child"])
+        .args(["--pid", "--mount", "--mount-proc", "--ipc", "--uts", "--propagation", "private"]);
+    if !network {
+        command.arg("--net");
+    }
+    command.arg("--");
+    command
+        .env("LC_ALL", "C.UTF-8")
+        .env("TZ", "UTC")
+        .env("SOURCE_DATE_EPOCH", SOURCE_DATE);
+    command
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// How apt on this host reaches its archive: proxies, certificates. The tree keeps none of it.
+fn apt_network_options() -> Vec<String> {
+    let Ok(output) = Command::new("apt-config").arg("dump").output() else {
+        return Vec::new();
+    };
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter(|line| line.starts_with("Acquire::http") && !line.ends_with(" \"\";"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Takes `user:password@` out of URLs before a line is kept.
+fn without_credentials(line: &str) -> String {
+    let mut parts = line.split("://");
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part
+            .find(|c: char| c == '/' || c.is_whitespace() || c == '"')
+            .unwrap_or(part.len());
+        let start = part[..end].rfind('@').map_or(0, |at| at + 1);
+        clean.push_str("://");
+        clean.push_str(&part[start..]);
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_hold_no_credentials() {
+        let line = "fetch https://me:s3cr@t@a.example/x@1 and http://b.example, user@c.example";
+        assert_eq!(
+            without_credentials(line),
+            "fetch https://a.example/x@1 and http://b.example, user@c.example"
+        );
+    }
+
+    #[test]
+    fn a_failed_program_is_told_with_its_last_words() {
+        let store = super::super::store::testing::temp_store();
+        let mut fractions = Vec::new();
+        let mut progress = |event| fractions.push(event);
+        let mut build = Build {
+            dir: store.0.dir.clone(),
+            inputs: store.0.dir.clone(),
+            log: store.0.dir.join("build.log"),
+            progress: &mut progress,
+        };
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo half; echo last words >&2; exit 3"]);
+        let error = build
+            .execute("try", command, &mut |line| (line == "half").then_some(0.5))
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("try: exit status: 3; "), "{text}");
+        assert!(text.ends_with("half\nlast words"), "{text}");
+        assert_eq!(fractions, [Event::Fraction(0.5)]);
+    }
+
+    #[test]
+    fn programs_see_no_mount_and_no_process_of_the_host() {
+        let store = super::super::store::testing::temp_store();
+        let mut command = confined(false);
+        command.args(["sh", "-c", "echo $$ && mount -t tmpfs none \"$0\" && touch \"$0/seen\""]);
+        command.arg(&store.0.dir);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n");
+        assert!(!store.0.dir.join("seen").exists());
+    }
+}
