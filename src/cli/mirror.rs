@@ -99,7 +99,10 @@ fn list(store: &Store, as_json: bool) -> Result<ExitCode, Error> {
         println!("no mirror yet; `sandcell mirror build` makes one");
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{:32}  {:>8}  {:10}  {:6}  RECIPE", "ID", "SIZE", "BUILT", "IN USE");
+    println!(
+        "{:32}  {:>8}  {:10}  {:6}  RECIPE",
+        "ID", "SIZE", "BUILT", "IN USE"
+    );
     for Listed {
         mirror,
         in_use,

@@ -2,21 +2,19 @@
 //!
 //! A build writes to a directory that nobody uses and that gets its name, the mirror's id, by the
 //! last rename. Killed at any moment it leaves only that directory, which the next
-//! [`Store::open`] or build sweeps; its programs die with it, because the first of them has
-//! `PDEATHSIG` and the rest live in a PID namespace whose init is the first's child.
+//! [`Store::open`] or build sweeps; its programs die with it ([`confined`]).
 
-use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::MIRROR_OWNER;
 use super::error::Error;
 use super::host::{self, DebianArchive, PythonIndex};
 use super::manifest::{self, Manifest, Scan};
+use super::program::{Log, SOURCE_DATE, confined, on_path};
 use super::progress::{Event, Step};
 use super::recipe;
 use super::store::{BUILDING, Mirror, Record, Store, open_lock, remove_tree, write_record};
@@ -29,10 +27,6 @@ const KEYRINGS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.gpg",
     "/usr/share/keyrings/debian-archive-keyring.pgp",
 ];
-/// Lines of a failed program's output that its error repeats.
-const TAIL_LINES: usize = 20;
-/// Files that programs date with today's date are dated with this, seconds since 1970.
-const SOURCE_DATE: &str = "1767225600";
 /// Lines like "Unpacking …" and "Setting up …" that installing the packages takes, about.
 const PACKAGE_LINES: f64 = 250.0;
 
@@ -44,14 +38,15 @@ struct Build<'a> {
     dir: PathBuf,
     /// Files for the steps, outside the tree; gone before the rename.
     inputs: PathBuf,
-    log: PathBuf,
+    log: Log,
     progress: Progress<'a>,
 }
 
 impl Store {
     /// Builds the base, or returns the one there is: also the one that another process finished
     /// while this one waited for it. Takes about a minute on two processors and 1 GB of disk, and
-    /// installs mmdebstrap on the host where it is missing.
+    /// installs mmdebstrap on the host where it is missing. The calling thread must live until it
+    /// returns: its end ends the build's programs.
     ///
     /// # Errors
     /// [`Error::NotRoot`], [`Error::Tool`] for what the host lacks, [`Error::Step`] for a step that
@@ -97,7 +92,7 @@ impl Store {
         let dir = self.fresh(BUILDING);
         let mut build = Build {
             inputs: dir.join("inputs"),
-            log: self.dir.join("build.log"),
+            log: Log::create(self.dir.join("build.log"))?,
             dir,
             progress,
         };
@@ -113,7 +108,9 @@ impl Store {
         let target = self.dir.join(&id);
         if target.exists() {
             let there = self.find(&id)?;
-            let clean = there.verify(&mut |_| ()).is_ok_and(|report| report.is_clean());
+            let clean = there
+                .verify(&mut |_| ())
+                .is_ok_and(|report| report.is_clean());
             if clean {
                 let record = dir.join("mirror.json");
                 let (from, to) = (&record, target.join("mirror.json"));
@@ -126,7 +123,9 @@ impl Store {
         let store = File::open(&self.dir).map_err(Error::io("open", &self.dir))?;
         rustix::fs::syncfs(&store).map_err(Error::errno("write back", dir))?;
         fs::rename(dir, &target).map_err(Error::io("rename", dir))?;
-        store.sync_all().map_err(Error::io("write back", &self.dir))?;
+        store
+            .sync_all()
+            .map_err(Error::io("write back", &self.dir))?;
         self.find(&id)
     }
 }
@@ -142,12 +141,16 @@ impl Build<'_> {
                 .create(dir)
                 .map_err(Error::io("make", dir))?;
         }
-        self.log_file(true)?;
         let keyring = self.provide_tools()?;
         self.packages(&root, &keyring)?;
         let default_index = self.python(&root)?;
         self.step(Step::ByteCode)?;
-        self.enter(&root, "compile to byte code", false, &["python3", "/mnt/bytecode.py"])?;
+        self.enter(
+            &root,
+            "compile to byte code",
+            false,
+            &["python3", "/mnt/bytecode.py"],
+        )?;
         self.step(Step::Fonts)?;
         let fonts = ["/opt/venv/bin/python", "-B", "/mnt/fonts.py"];
         self.enter(&root, "build the font list", false, &fonts)?;
@@ -189,8 +192,7 @@ impl Build<'_> {
 
     fn step(&mut self, step: Step) -> Result<(), Error> {
         (self.progress)(Event::Began(step));
-        let mut log = self.log_file(false)?;
-        writeln!(log, "== {}", step.title()).map_err(Error::io("write", &self.log))
+        self.log.line(&format!("== {}", step.title()))
     }
 
     /// mmdebstrap and keys that sign trixie, through apt-get where they are missing.
@@ -199,7 +201,10 @@ impl Build<'_> {
             let known = ["gpg", "pgp", "asc"]
                 .iter()
                 .any(|extension| Path::new(TRIXIE_KEY).with_extension(extension).exists());
-            let ring = KEYRINGS.iter().map(PathBuf::from).find(|ring| ring.exists());
+            let ring = KEYRINGS
+                .iter()
+                .map(PathBuf::from)
+                .find(|ring| ring.exists());
             ring.filter(|_| known)
         };
         if !on_path("mmdebstrap") || keys().is_none() {
@@ -215,13 +220,13 @@ impl Build<'_> {
             ));
             let mut update = Command::new("apt-get");
             update.args(["--quiet", "update"]);
-            self.execute("update apt's lists", update, &mut |_| None)?;
+            self.log.run("update apt's lists", update, &mut |_| ())?;
             let mut install = Command::new("apt-get");
             install
                 .args(["--quiet", "--yes", "--no-install-recommends", "install"])
                 .args(["mmdebstrap", "debian-archive-keyring", "gpg"])
                 .env("DEBIAN_FRONTEND", "noninteractive");
-            self.execute("install mmdebstrap", install, &mut |_| None)?;
+            self.log.run("install mmdebstrap", install, &mut |_| ())?;
         }
         for program in ["mmdebstrap", "unshare", "setpriv"] {
             if !on_path(program) {
@@ -239,7 +244,12 @@ impl Build<'_> {
         self.step(Step::Packages)?;
         let mut command = confined(true);
         command
-            .args(["mmdebstrap", "--verbose", "--mode=root", "--variant=essential"])
+            .args([
+                "mmdebstrap",
+                "--verbose",
+                "--mode=root",
+                "--variant=essential",
+            ])
             .arg("--format=directory")
             .arg(format!("--include={}", recipe::packages()))
             .arg(format!("--keyring={}", keyring.display()))
@@ -255,13 +265,13 @@ impl Build<'_> {
         }
         command.arg(SUITE).arg(root);
         command.args(DebianArchive::of_host().lines(SUITE, keyring));
+        let (log, progress) = (&mut self.log, &mut self.progress);
         let mut lines = 0.0;
-        self.execute("install the Debian packages", command, &mut |line| {
-            let counts = line.starts_with("Unpacking ") || line.starts_with("Setting up ");
-            counts.then(|| {
+        log.run("install the Debian packages", command, &mut |line| {
+            if line.starts_with("Unpacking ") || line.starts_with("Setting up ") {
                 lines += 1.0;
-                lines / PACKAGE_LINES
-            })
+                progress(Event::Fraction(lines / PACKAGE_LINES));
+            }
         })
     }
 
@@ -277,16 +287,22 @@ impl Build<'_> {
             let path = self.inputs.join(name);
             fs::write(&path, content).map_err(Error::io("write", &path))?;
         }
-        self.enter(root, "install the Python packages", true, &["sh", "/mnt/python.sh"])?;
-        let print = "from pip._internal.models.index import PyPI; print('default', PyPI.simple_url)";
+        self.enter(
+            root,
+            "install the Python packages",
+            true,
+            &["sh", "/mnt/python.sh"],
+        )?;
+        let print =
+            "from pip._internal.models.index import PyPI; print('default', PyPI.simple_url)";
         let mut index = String::new();
         let command = self.inside(root, false, &["/opt/venv/bin/python", "-B", "-c", print]);
-        self.execute("ask pip for its index", command, &mut |line| {
-            if let Some(url) = line.strip_prefix("default ") {
-                index = url.to_owned();
-            }
-            None
-        })?;
+        self.log
+            .run("ask pip for its index", command, &mut |line| {
+                if let Some(url) = line.strip_prefix("default ") {
+                    index = url.to_owned();
+                }
+            })?;
         Ok(index)
     }
 
@@ -299,20 +315,12 @@ impl Build<'_> {
         command: &[&str],
     ) -> Result<(), Error> {
         let command = self.inside(root, network, command);
-        // uv names each package twice: fetched, installed.
-        let names = 2.0 * recipe::requirement_count() as f64;
-        let mut seen = 0.0;
-        self.execute(step, command, &mut |line| {
-            if let Some(rest) = line.strip_prefix("progress ") {
-                let (done, total) = rest.split_once(' ')?;
-                return Some(done.parse::<f64>().ok()? / total.parse::<f64>().ok()?);
+        let (log, progress) = (&mut self.log, &mut self.progress);
+        let mut seen = 0;
+        log.run(step, command, &mut |line| {
+            if let Some(fraction) = fraction_of(line, &mut seen) {
+                progress(Event::Fraction(fraction));
             }
-            let line = line.trim_start();
-            let counts = line.starts_with("Downloaded ") || line.starts_with("+ ");
-            counts.then(|| {
-                seen += 1.0;
-                seen / names
-            })
         })
     }
 
@@ -324,7 +332,10 @@ impl Build<'_> {
             .args([root, &self.inputs])
             .args(command)
             .env_clear()
-            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            )
             .env("HOME", "/tmp")
             .env("LC_ALL", "C.UTF-8")
             .env("TZ", "UTC")
@@ -345,85 +356,21 @@ impl Build<'_> {
         }
         outer
     }
-
-    /// Runs a program to its end. Its output goes to the log, line by line past `fraction`, which
-    /// says how far the step is.
-    fn execute(
-        &mut self,
-        step: &'static str,
-        mut command: Command,
-        fraction: &mut dyn FnMut(&str) -> Option<f64>,
-    ) -> Result<(), Error> {
-        let program = command.get_program().to_owned();
-        let mut log = self.log_file(false)?;
-        let (reader, writer) = std::io::pipe().map_err(Error::io("make a pipe for", &self.log))?;
-        let errors = writer.try_clone().map_err(Error::io("make a pipe for", &self.log))?;
-        command.stdin(Stdio::null()).stdout(writer).stderr(errors);
-        let mut child = command
-            .spawn()
-            .map_err(Error::io("run", Path::new(&program)))?;
-        // The command holds the pipe's other end; it must go, or the pipe never ends.
-        drop(command);
-        let mut tail = VecDeque::new();
-        for line in BufReader::new(reader).split(b'\n') {
-            let line = line.map_err(Error::io("read the output of", Path::new(&program)))?;
-            let line = without_credentials(&String::from_utf8_lossy(&line));
-            writeln!(log, "{line}").map_err(Error::io("write", &self.log))?;
-            if let Some(fraction) = fraction(&line) {
-                (self.progress)(Event::Fraction(fraction));
-            }
-            tail.push_back(line);
-            if tail.len() > TAIL_LINES {
-                tail.pop_front();
-            }
-        }
-        let status = child
-            .wait()
-            .map_err(Error::io("wait for", Path::new(&program)))?;
-        if status.success() {
-            return Ok(());
-        }
-        Err(Error::Step {
-            step,
-            status: status.to_string(),
-            log: self.log.clone(),
-            tail: Vec::from(tail).join("\n"),
-        })
-    }
-
-    fn log_file(&self, anew: bool) -> Result<File, Error> {
-        if anew && self.log.exists() {
-            fs::remove_file(&self.log).map_err(Error::io("delete", &self.log))?;
-        }
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(&self.log)
-            .map_err(Error::io("open", &self.log))
-    }
 }
 
-/// Starts a command that runs its arguments in new namespaces and dies with this thread.
-fn confined(network: bool) -> Command {
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--pdeathsig", "KILL", "unshare", "--fork", "--kill-child"])
-        .args(["--pid", "--mount", "--mount-proc", "--ipc", "--uts", "--propagation", "private"]);
-    if !network {
-        command.arg("--net");
+/// How far a step is, from a line that it said: `progress DONE TOTAL`, or uv naming a package,
+/// which it does twice, when fetched and when installed.
+fn fraction_of(line: &str, seen: &mut usize) -> Option<f64> {
+    if let Some(rest) = line.strip_prefix("progress ") {
+        let (done, total) = rest.split_once(' ')?;
+        return Some(done.parse::<f64>().ok()? / total.parse::<f64>().ok()?);
     }
-    command.arg("--");
-    command
-        .env("LC_ALL", "C.UTF-8")
-        .env("TZ", "UTC")
-        .env("SOURCE_DATE_EPOCH", SOURCE_DATE);
-    command
-}
-
-fn on_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    let line = line.trim_start();
+    if !line.starts_with("Downloaded ") && !line.starts_with("+ ") {
+        return None;
+    }
+    *seen += 1;
+    Some(*seen as f64 / (2 * recipe::requirement_count()) as f64)
 }
 
 /// How apt on this host reaches its archive: proxies, certificates. The tree keeps none of it.
@@ -438,65 +385,18 @@ fn apt_network_options() -> Vec<String> {
         .collect()
 }
 
-/// Takes `user:password@` out of URLs before a line is kept.
-fn without_credentials(line: &str) -> String {
-    let mut parts = line.split("://");
-    let mut clean = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let end = part
-            .find(|c: char| c == '/' || c.is_whitespace() || c == '"')
-            .unwrap_or(part.len());
-        let start = part[..end].rfind('@').map_or(0, |at| at + 1);
-        clean.push_str("://");
-        clean.push_str(&part[start..]);
-    }
-    clean
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn logs_hold_no_credentials() {
-        let line = "fetch https://me:s3cr@t@a.example/x@1 and http://b.example, user@c.example";
-        assert_eq!(
-            without_credentials(line),
-            "fetch https://a.example/x@1 and http://b.example, user@c.example"
-        );
-    }
-
-    #[test]
-    fn a_failed_program_is_told_with_its_last_words() {
-        let store = super::super::store::testing::temp_store();
-        let mut fractions = Vec::new();
-        let mut progress = |event| fractions.push(event);
-        let mut build = Build {
-            dir: store.0.dir.clone(),
-            inputs: store.0.dir.clone(),
-            log: store.0.dir.join("build.log"),
-            progress: &mut progress,
-        };
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo half; echo last words >&2; exit 3"]);
-        let error = build
-            .execute("try", command, &mut |line| (line == "half").then_some(0.5))
-            .unwrap_err();
-        let text = error.to_string();
-        assert!(text.starts_with("try: exit status: 3; "), "{text}");
-        assert!(text.ends_with("half\nlast words"), "{text}");
-        assert_eq!(fractions, [Event::Fraction(0.5)]);
-    }
-
-    #[test]
-    fn programs_see_no_mount_and_no_process_of_the_host() {
-        let store = super::super::store::testing::temp_store();
-        let mut command = confined(false);
-        command.args(["sh", "-c", "echo $$ && mount -t tmpfs none \"$0\" && touch \"$0/seen\""]);
-        command.arg(&store.0.dir);
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n");
-        assert!(!store.0.dir.join("seen").exists());
+    fn a_step_tells_how_far_it_is() {
+        let mut seen = 0;
+        assert_eq!(fraction_of("progress 100 400", &mut seen), Some(0.25));
+        assert_eq!(fraction_of("progress of sorts", &mut seen), None);
+        assert_eq!(fraction_of("Resolved 61 packages", &mut seen), None);
+        let first = fraction_of(" Downloaded numpy", &mut seen).unwrap();
+        let second = fraction_of(" + numpy==1", &mut seen).unwrap();
+        assert!(0.0 < first && first < second && second < 0.1);
     }
 }

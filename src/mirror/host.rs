@@ -65,7 +65,10 @@ impl PythonIndex {
             ("PIP_CONFIG_FILE".to_owned(), "/dev/null".to_owned()),
             ("UV_NO_CONFIG".to_owned(), "1".to_owned()),
             // Hashes, not the order of indexes, decide what is installed.
-            ("UV_INDEX_STRATEGY".to_owned(), "unsafe-best-match".to_owned()),
+            (
+                "UV_INDEX_STRATEGY".to_owned(),
+                "unsafe-best-match".to_owned(),
+            ),
         ];
         let mut set = |names: [&str; 2], value: String| {
             variables.extend(names.map(|name| (name.to_owned(), value.clone())));
@@ -74,7 +77,10 @@ impl PythonIndex {
             set(["PIP_INDEX_URL", "UV_DEFAULT_INDEX"], url.clone());
         }
         if !self.extra_urls.is_empty() {
-            set(["PIP_EXTRA_INDEX_URL", "UV_INDEX"], self.extra_urls.join(" "));
+            set(
+                ["PIP_EXTRA_INDEX_URL", "UV_INDEX"],
+                self.extra_urls.join(" "),
+            );
         }
         if !self.trusted_hosts.is_empty() {
             set(
@@ -185,7 +191,8 @@ impl DebianArchive {
             return Vec::new();
         };
         let signed = keyring.display();
-        let line = |uri: &str, suite: &str| format!("deb [signed-by=\"{signed}\"] {uri} {suite} main");
+        let line =
+            |uri: &str, suite: &str| format!("deb [signed-by=\"{signed}\"] {uri} {suite} main");
         let mut lines = vec![line(main, suite), line(main, &format!("{suite}-updates"))];
         if let Some(security) = &self.security {
             lines.push(line(security, &format!("{suite}-security")));
@@ -230,7 +237,10 @@ fn deb822_uris(text: &str) -> Vec<String> {
                     }
                 }
             }
-            value.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+            value
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
         };
         let is = |name: &str, value: &str| field(name).iter().any(|word| word == value);
         if is("Types", "deb") && is("Components", "main") && !is("Enabled", "no") {
@@ -256,7 +266,9 @@ pub(super) fn certificates() -> String {
     ];
     let named = VARIABLES.iter().filter_map(env::var_os).map(PathBuf::from);
     let files: Vec<PathBuf> = named.chain(SYSTEM.map(PathBuf::from)).collect();
-    let texts = files.iter().filter_map(|file| fs::read_to_string(file).ok());
+    let texts = files
+        .iter()
+        .filter_map(|file| fs::read_to_string(file).ok());
     merge_certificates(texts)
 }
 
@@ -294,8 +306,14 @@ mod tests {
     #[test]
     fn nothing_configured_means_the_tools_default() {
         assert_eq!(index(&[], &[]), PythonIndex::default());
-        assert_eq!(index(&["[global]\ncert = /x\n"], &[]), PythonIndex::default());
-        assert_eq!(index(&[], &[("PIP_INDEX_URL", " ")]), PythonIndex::default());
+        assert_eq!(
+            index(&["[global]\ncert = /x\n"], &[]),
+            PythonIndex::default()
+        );
+        assert_eq!(
+            index(&[], &[("PIP_INDEX_URL", " ")]),
+            PythonIndex::default()
+        );
     }
 
     #[test]
@@ -305,12 +323,19 @@ mod tests {
                     extra-index-url =\n    https://c.example/s\n    https://d.example/s\n";
         let found = index(&[system, user], &[]);
         assert_eq!(found.url.as_deref(), Some("https://b.example/simple"));
-        assert_eq!(found.extra_urls, ["https://c.example/s", "https://d.example/s"]);
+        assert_eq!(
+            found.extra_urls,
+            ["https://c.example/s", "https://d.example/s"]
+        );
         assert_eq!(found.trusted_hosts, ["a.example"]);
         let found = index(&[system, user], &[("PIP_INDEX_URL", "https://e.example/s")]);
         assert_eq!(found.url.as_deref(), Some("https://e.example/s"));
-        let install = "[install]\nindex-url = https://f.example/s\n[global]\nindex-url = https://g.example\n";
-        assert_eq!(index(&[install], &[]).url.as_deref(), Some("https://f.example/s"));
+        let install =
+            "[install]\nindex-url = https://f.example/s\n[global]\nindex-url = https://g.example\n";
+        assert_eq!(
+            index(&[install], &[]).url.as_deref(),
+            Some("https://f.example/s")
+        );
     }
 
     #[test]
@@ -339,7 +364,10 @@ mod tests {
              Components: main\n",
         ));
         assert_eq!(archive.main.as_deref(), Some("http://a.example/debian/"));
-        assert_eq!(archive.security.as_deref(), Some("http://c.example/debian-security"));
+        assert_eq!(
+            archive.security.as_deref(),
+            Some("http://c.example/debian-security")
+        );
         let lines = archive.lines("trixie", Path::new("/k.gpg"));
         assert_eq!(lines.len(), 3);
         assert_eq!(

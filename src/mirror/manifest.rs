@@ -31,8 +31,13 @@ pub(super) const ID_DIGITS: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Directory,
-    File { size_bytes: u64, digest: String },
-    Link { target: Vec<u8> },
+    File {
+        size_bytes: u64,
+        digest: String,
+    },
+    Link {
+        target: Vec<u8>,
+    },
     /// A device, pipe or socket: no mirror is built with one, so none is in a manifest as read.
     Special(&'static str),
 }

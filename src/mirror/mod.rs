@@ -23,9 +23,12 @@ mod build;
 mod error;
 pub mod host;
 mod manifest;
+mod program;
 mod progress;
 mod recipe;
 mod store;
+#[cfg(test)]
+mod testing;
 mod tree;
 mod verify;
 

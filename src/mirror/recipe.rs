@@ -77,14 +77,20 @@ mod tests {
     #[test]
     fn everything_is_locked_by_hash() {
         let uv = uv_requirement();
-        assert!(uv.starts_with("uv==") && uv.contains("--hash=sha256:"), "{uv}");
+        assert!(
+            uv.starts_with("uv==") && uv.contains("--hash=sha256:"),
+            "{uv}"
+        );
         assert!(!uv.trim_end().ends_with('\\'));
         assert!(requirement_count() > 40);
     }
 
     #[test]
     fn no_file_of_the_recipe_names_a_registry() {
-        for (name, content) in INPUTS.iter().chain(&[("enter.sh", ENTER), ("packages", PACKAGES)]) {
+        for (name, content) in INPUTS
+            .iter()
+            .chain(&[("enter.sh", ENTER), ("packages", PACKAGES)])
+        {
             assert!(!content.contains("://"), "{name} names a host");
         }
     }

@@ -15,7 +15,10 @@ pub(super) const BUILDING: &str = ".build-";
 const REMOVED: &str = ".removed-";
 /// Deleting a tree is tried again this often: programs of a killed build may still be dying.
 const REMOVE_TRIES: usize = 20;
-const REMOVE_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+/// Locking a mirror is tried again this often.
+const LOCK_TRIES: usize = 20;
+/// Between two tries of either.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// A directory of mirrors.
 #[derive(Debug, Clone)]
@@ -78,9 +81,7 @@ impl Mirror {
     }
 
     fn open_lock(&self) -> Result<File, Error> {
-        let path = self.dir().join("lock");
-        let file = open_lock(&path)?;
-        Ok(file)
+        open_lock(&self.dir().join("lock"))
     }
 
     /// Marks the mirror as in use, for as long as the guard lives; any number may hold one.
@@ -97,10 +98,16 @@ impl Mirror {
             return Err(gone());
         }
         let file = self.open_lock()?;
-        match file.try_lock_shared() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(gone()),
-            Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path)(source)),
+        let mut tries = 0;
+        loop {
+            match file.try_lock_shared() {
+                Ok(()) => break,
+                // A list looks at the lock for an instant, a removal takes the path away.
+                Err(TryLockError::WouldBlock) if tries < LOCK_TRIES && path.exists() => tries += 1,
+                Err(TryLockError::WouldBlock) => return Err(gone()),
+                Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path)(source)),
+            }
+            std::thread::sleep(PAUSE);
         }
         // A removal between opening and locking leaves us with the lock of a deleted file.
         let held = file.metadata().map_err(Error::io("look at", &path))?.ino();
@@ -337,7 +344,7 @@ pub(super) fn remove_tree(path: &Path) -> Result<(), Error> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(_) if tries < REMOVE_TRIES => {
                 tries += 1;
-                std::thread::sleep(REMOVE_PAUSE);
+                std::thread::sleep(PAUSE);
             }
             Err(error) => return Err(Error::io("delete", path)(error)),
         }
@@ -345,76 +352,8 @@ pub(super) fn remove_tree(path: &Path) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-pub(super) mod testing {
-    //! Stores with made-up mirrors, for the tests of this module's files.
-
-    use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::sync::LazyLock;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use super::super::manifest::{Manifest, id_of};
-    use super::*;
-
-    /// Whoever runs the tests owns what they make.
-    pub(in super::super) static OWNER: LazyLock<u32> =
-        LazyLock::new(|| rustix::process::getuid().as_raw());
-
-    /// A store in a directory that goes with it.
-    pub(in super::super) struct TempStore(pub(in super::super) Store);
-
-    impl Drop for TempStore {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0.dir);
-        }
-    }
-
-    pub(in super::super) fn temp_store() -> TempStore {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("sandcell-mirror-{}-{count}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        TempStore(Store::open(&dir).unwrap())
-    }
-
-    pub(in super::super) fn add_mirror(store: &Store, recipe: &str, hosts: &str) -> Mirror {
-        let dir = store.fresh(BUILDING);
-        let root = dir.join("root");
-        fs::create_dir_all(root.join("etc")).unwrap();
-        fs::write(root.join("etc/hosts"), hosts).unwrap();
-        fs::write(root.join("etc/motd"), "welcome").unwrap();
-        symlink("etc", root.join("link")).unwrap();
-        for (path, mode) in [("", 0o755), ("etc", 0o755), ("etc/hosts", 0o644), ("etc/motd", 0o644)]
-        {
-            fs::set_permissions(root.join(path), PermissionsExt::from_mode(mode)).unwrap();
-        }
-        let manifest = Manifest::scan(&root, *OWNER, &mut |_| ()).unwrap().manifest;
-        let text = manifest.render();
-        fs::write(dir.join("manifest"), &text).unwrap();
-        open_lock(&dir.join("lock")).unwrap();
-        let record = Record {
-            recipe: recipe.to_owned(),
-            created_at: u64::from(hosts.len() as u32),
-            size_bytes: manifest.size_bytes(),
-            entries: manifest.entries.len(),
-            build_seconds: 1,
-            default_index: String::new(),
-        };
-        write_record(&dir, &record).unwrap();
-        let id = id_of(&text);
-        fs::rename(&dir, store.dir.join(&id)).unwrap();
-        store.find(&id).unwrap()
-    }
-
-    pub(in super::super) fn small_store() -> (TempStore, Mirror) {
-        let store = temp_store();
-        let mirror = add_mirror(&store.0, &recipe::key(), "host");
-        (store, mirror)
-    }
-}
-
-#[cfg(test)]
 mod tests {
-    use super::testing::{add_mirror, small_store, temp_store};
+    use super::super::testing::{add_mirror, small_store, temp_store};
     use super::*;
 
     #[test]
@@ -452,7 +391,10 @@ mod tests {
         let (store, mirror) = small_store();
         assert_eq!(store.0.find(&mirror.id[..8]).unwrap().id, mirror.id);
         for id in ["", "..", "no", "build.lock"] {
-            assert!(matches!(store.0.find(id), Err(Error::Unknown { .. })), "{id}");
+            assert!(
+                matches!(store.0.find(id), Err(Error::Unknown { .. })),
+                "{id}"
+            );
         }
     }
 

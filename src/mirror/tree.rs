@@ -94,7 +94,7 @@ fn strip_attributes(path: &Path, names: &mut [u8]) -> Result<(), Error> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use super::super::store::testing::{OWNER, temp_store};
+    use super::super::testing::{OWNER, temp_store};
     use super::*;
 
     fn mode(path: &Path) -> u32 {
@@ -136,7 +136,8 @@ mod tests {
         tree(&root);
         let file = root.join("etc/key");
         let flags = rustix::fs::XattrFlags::empty();
-        if rustix::fs::setxattr(&file, "user.note", b"x", flags) == Err(rustix::io::Errno::OPNOTSUPP)
+        if rustix::fs::setxattr(&file, "user.note", b"x", flags)
+            == Err(rustix::io::Errno::OPNOTSUPP)
         {
             panic!("this test needs a temporary directory with user attributes (TMPDIR)");
         }

@@ -95,12 +95,16 @@ impl Mirror {
         let expected = Manifest::parse(&text).map_err(damaged)?;
         let Scan { manifest, foreign } = Manifest::scan(&self.root, owner, advance)?;
         let mut differences = compare(&expected.entries, &manifest.entries);
-        differences.extend(foreign.into_iter().map(|(path, found)| Difference::Changed {
-            path: escape(&path),
-            what: "owner",
-            expected: format!("{owner}:{owner}"),
-            found,
-        }));
+        differences.extend(
+            foreign
+                .into_iter()
+                .map(|(path, found)| Difference::Changed {
+                    path: escape(&path),
+                    what: "owner",
+                    expected: format!("{owner}:{owner}"),
+                    found,
+                }),
+        );
         Ok(Report {
             entries: manifest.entries.len(),
             size_bytes: manifest.size_bytes(),
@@ -186,7 +190,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    use super::super::store::testing::{OWNER, small_store};
+    use super::super::testing::{OWNER, small_store};
     use super::*;
 
     fn found(mirror: &Mirror) -> Vec<String> {
@@ -252,7 +256,10 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let socket = std::os::unix::net::UnixListener::bind(path).unwrap();
         let found = found(&mirror);
-        assert!(found.contains(&"/etc/hosts: type is socket, was file".to_owned()), "{found:?}");
+        assert!(
+            found.contains(&"/etc/hosts: type is socket, was file".to_owned()),
+            "{found:?}"
+        );
         drop((socket, store));
     }
 }
