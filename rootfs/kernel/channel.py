@@ -1,0 +1,58 @@
+"""The kernel's socket: frames of a 32-bit big-endian length and that many bytes of JSON."""
+
+import codecs
+import json
+import os
+import threading
+
+MAX_FRAME_BYTES = 32 * 1024 * 1024
+
+
+def _escape_surrogates(error):
+    # A lone surrogate has no UTF-8 and, as \udXXX in JSON, no meaning for strict parsers. It
+    # arrives as the text that backslashreplace gives on stdout, its backslash escaped for JSON.
+    text = "".join(f"\\\\u{ord(char):04x}" for char in error.object[error.start:error.end])
+    return text, error.end
+
+
+codecs.register_error("sandcell", _escape_surrogates)
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def encode(message):
+    """JSON of a message: valid UTF-8 whatever its strings hold, ValueError for NaN and the like."""
+    return _encode(message).encode("utf-8", "sandcell")
+
+
+class Channel:
+    """Reads on the main thread only; writes from any thread of the process that made it."""
+
+    def __init__(self, fd):
+        self.fd = fd
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.received = bytearray()
+
+    def receive(self):
+        """The next message, None at end of file."""
+        while True:
+            if len(self.received) >= 4:
+                end = 4 + int.from_bytes(self.received[:4], "big")
+                if len(self.received) >= end:
+                    message = json.loads(bytes(self.received[4:end]))
+                    del self.received[:end]
+                    return message
+            data = os.read(self.fd, 1 << 16)
+            if not data:
+                return None
+            self.received += data
+
+    def owned(self):
+        """False in a child that user code forked: the socket is not its to speak on."""
+        return os.getpid() == self.pid
+
+    def write(self, payload):
+        """Writes a frame that `encode` made. The caller holds the lock and has signals held back."""
+        left = memoryview(len(payload).to_bytes(4, "big") + payload)
+        while left:
+            left = left[os.write(self.fd, left):]

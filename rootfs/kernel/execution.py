@@ -1,0 +1,130 @@
+"""One execution: its frames to the supervisor, and the limits on them."""
+
+import base64
+
+from _sandcell.channel import MAX_FRAME_BYTES, encode
+
+# Parsers stop at some depth (serde_json at 128); JSON nested deeper than this goes out as text.
+_MAX_DEPTH = 100
+
+
+class Execution:
+    def __init__(self, channel, interrupts, request):
+        self.channel = channel
+        self.interrupts = interrupts
+        self.id = request["id"]
+        self.result_bytes_left = request["max_result_bytes"]
+        self.max_traceback_bytes = request["max_traceback_bytes"]
+        self.max_files = request["max_files"]
+        self.told_full = False
+        self.closed = False
+        # Exceptions that were shown without ending the execution: of a callback, of `%run`.
+        self.shown = []
+
+    def started(self, execution_count):
+        self._send(encode({"type": "started", "id": self.id, "execution_count": execution_count}))
+
+    def result(self, kind, data, metadata=None, display_id=None):
+        if self.told_full:
+            return
+        frame = {"type": "result", "id": self.id, "kind": kind}
+        if display_id is not None:
+            frame["display_id"] = str(display_id)
+        data = _jsonable_bundle(data)
+        payload = None
+        if _text_size(data) <= self.result_bytes_left:
+            payload = encode(frame | {"data": data, "metadata": _jsonable(metadata or {})})
+        if payload is None or len(payload) > min(self.result_bytes_left, MAX_FRAME_BYTES):
+            payload = encode(frame | {"data": self._instead_of(data)})
+        self.result_bytes_left -= len(payload)
+        self._send(payload)
+
+    def _instead_of(self, data):
+        left_out = ", ".join(sorted(set(data) - {"text/plain"})) or "text/plain"
+        note = f"[left out: {left_out}; the results of this execution are too large]"
+        text = data.get("text/plain")
+        if isinstance(text, str) and left_out != "text/plain" \
+                and len(text) * 6 < min(self.result_bytes_left, 65536):
+            return {"text/plain": f"{text}\n{note}"}
+        self.told_full = self.result_bytes_left < 1024
+        return {"text/plain": note}
+
+    def clear_output(self, wait):
+        self._send(encode({"type": "clear_output", "id": self.id, "wait": bool(wait)}))
+
+    def error(self, name, value, traceback):
+        self._send(encode({"type": "error", "id": self.id, "name": name, "value": value,
+                           "traceback": traceback}))
+
+    def done(self, execution_count, files, truncated):
+        frame = {"type": "done", "id": self.id, "execution_count": execution_count}
+        payload = encode(frame | {"files": files, "files_truncated": truncated})
+        while len(payload) > MAX_FRAME_BYTES:
+            files = files[: len(files) // 2]
+            payload = encode(frame | {"files": files, "files_truncated": True})
+        self._send(payload, last=True)
+
+    def _send(self, payload, last=False):
+        if not self.channel.owned():
+            return
+        with self.interrupts.held(), self.channel.lock:
+            # A thread that outlives its execution may still display something: too late.
+            if not self.closed:
+                self.closed = last
+                self.channel.write(payload)
+
+
+def _text_size(data):
+    return sum(len(value) for value in data.values() if isinstance(value, str))
+
+
+def _jsonable_bundle(data):
+    bundle = {}
+    for mime, value in data.items():
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            value = base64.b64encode(value).decode("ascii")
+        elif not isinstance(value, str):
+            value = _jsonable(value)
+        bundle[str(mime)] = value
+    return bundle
+
+
+def _jsonable(value):
+    """The value itself where it is proper JSON, else the nearest to it."""
+    if _shallow(value):
+        try:
+            encode(value)
+            return value
+        except (TypeError, ValueError, RecursionError):
+            pass  # NaN, an object, a key that is no string, a cycle
+    return _nearest(value, 0)
+
+
+def _shallow(value):
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > _MAX_DEPTH:
+            return False
+        below = []
+        for item in level:
+            children = item.values() if isinstance(item, dict) else item
+            if isinstance(children, (list, tuple)) or children is not item:
+                below.extend(child for child in children
+                             if isinstance(child, (dict, list, tuple)))
+        level = below
+    return True
+
+
+def _nearest(value, depth):
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if depth >= _MAX_DEPTH:
+        return "..."
+    if isinstance(value, dict):
+        return {str(key): _nearest(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_nearest(item, depth + 1) for item in value]
+    return str(value)

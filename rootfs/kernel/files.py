@@ -1,0 +1,80 @@
+"""Which files of the working directory an execution created, changed or deleted."""
+
+import os
+import time
+from os import scandir
+
+MAX_ENTRIES = 20_000
+MAX_SECONDS = 0.25
+SKIPPED = "__pycache__"
+
+
+class Snapshot:
+    """Regular files below a directory: path to what tells whether a file was touched."""
+
+    def __init__(self, root):
+        self.files = {}
+        self.complete = True
+        deadline = time.monotonic() + MAX_SECONDS
+        entries = 0
+        pending = [(root, "")]
+        while pending:
+            path, prefix = pending.pop()
+            try:
+                with scandir(path) as found:
+                    for entry in found:
+                        entries += 1
+                        name = entry.name
+                        # Hidden ones are caches and settings of tools, not a result.
+                        if name[0] == "." or name == SKIPPED:
+                            continue
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append((entry.path, f"{prefix}{name}/"))
+                        elif entry.is_file(follow_symlinks=False):
+                            try:
+                                stat = entry.stat(follow_symlinks=False)
+                            except OSError:
+                                continue  # gone since it was listed
+                            self.files[prefix + name] = (stat.st_size, stat.st_mtime_ns,
+                                                         stat.st_ctime_ns, stat.st_ino)
+                        if entries >= MAX_ENTRIES:
+                            break
+            except OSError:
+                continue  # gone, or closed to us
+            if entries >= MAX_ENTRIES or (pending and time.monotonic() > deadline):
+                self.complete = False
+                return
+
+
+def changes(before, after, limit):
+    """File changes sorted by path, and whether there may be more than are listed."""
+    old, new = before.files, after.files
+    if old == new and before.complete and after.complete:
+        return [], False
+    found = []
+    for path, state in new.items():
+        if path not in old:
+            # What the first look did not reach may have been there all the time.
+            if before.complete:
+                found.append((path, state[0], "created"))
+        elif old[path] != state:
+            found.append((path, state[0], "changed"))
+    if after.complete:
+        found.extend((path, 0, "deleted") for path in old if path not in new)
+    found.sort()
+    truncated = len(found) > limit or not (before.complete and after.complete)
+    return [{"path": _text(path), "size": size, "change": change}
+            for path, size, change in found[:limit]], truncated
+
+
+def _text(path):
+    """A name that is not UTF-8 has its odd bytes, and then `%` too, as %XX."""
+    try:
+        path.encode()
+        return path
+    except UnicodeEncodeError:
+        raw = os.fsencode(path).replace(b"%", b"%25")
+        return raw.decode("utf-8", "surrogateescape").translate(_PERCENT)
+
+
+_PERCENT = {0xDC00 + byte: f"%{byte:02X}" for byte in range(0x80, 0x100)}

@@ -1,0 +1,78 @@
+"""SIGINT interrupts user code and nothing else.
+
+A Python signal handler runs between two bytecodes of the main thread, whichever they are. Ours
+raises only while `running` is set; handlers that user code installed may raise at any time. So while
+the kernel itself works or waits, the main thread blocks every signal, and what arrives then is
+swallowed or delivered at the next execution's start, before its code.
+"""
+
+import signal
+import threading
+# The signal module's own wrapper turns each number into an enum member: 30 microseconds.
+from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask
+
+_EVERY_SIGNAL = frozenset(map(int, signal.valid_signals()))
+
+
+class Interrupts:
+    def __init__(self):
+        self.running = False
+        self.main_thread = threading.get_ident()
+
+    def handle(self, number, frame):
+        if self.running:
+            raise KeyboardInterrupt
+
+    def arm(self):
+        """User code may have taken SIGINT for itself; that ends with the execution."""
+        if signal.getsignal(signal.SIGINT) != self.handle:
+            signal.signal(signal.SIGINT, self.handle)
+
+    def hold(self):
+        """Blocks signals on the main thread, for as long as it takes handlers to stop raising."""
+        while True:
+            try:
+                pthread_sigmask(SIG_BLOCK, _EVERY_SIGNAL)
+                self.arm()
+                return
+            except BaseException:
+                continue
+
+    def run(self, function, *args):
+        """Calls user code with signals delivered. Returns its value and what it raised."""
+        try:
+            pthread_sigmask(SIG_SETMASK, ())
+        except BaseException:
+            pass  # a handler of an alarm that was due before: nobody to tell
+        value = None
+        try:
+            self.running = True
+            value = function(*args)
+            self.running = False
+            raised = None
+        except BaseException as error:
+            # The interpreter looks for signals at calls and loops, not between the raise and here:
+            # a second SIGINT finds `running` unset.
+            self.running = False
+            raised = error
+        self.hold()
+        return value, raised
+
+    def held(self):
+        return _Held(self)
+
+
+class _Held:
+    """Holds signals back for a moment within user code, so that a frame is written whole."""
+
+    def __init__(self, interrupts):
+        self.interrupts = interrupts
+
+    def __enter__(self):
+        self.main = threading.get_ident() == self.interrupts.main_thread
+        if self.main:
+            self.before = pthread_sigmask(SIG_BLOCK, _EVERY_SIGNAL)
+
+    def __exit__(self, *_):
+        if self.main:
+            pthread_sigmask(SIG_SETMASK, self.before)

@@ -1,0 +1,130 @@
+"""The kernel: one blocking loop that runs executions and answers on its socket."""
+
+import builtins
+import faulthandler
+import getpass
+import os
+import sys
+import time
+from importlib import invalidate_caches
+
+from _sandcell import files, lockdown, shell, streams, tracebacks
+from _sandcell.channel import Channel, encode
+from _sandcell.execution import Execution
+from _sandcell.interrupts import Interrupts
+
+
+class Kernel:
+    """Made and rehearsed in the zygote; each fork has its own."""
+
+    def __init__(self):
+        self.channel = None
+        self.interrupts = Interrupts()
+        self.streams = streams.Streams()
+        self.shell = shell.make()
+        # A crash in C prints where Python was, on descriptor 2, before the signal ends the process.
+        faulthandler.enable(2)
+        builtins.input = _no_input
+        getpass.getpass = _no_input
+        sys.breakpointhook = _no_breakpoint
+        sys.argv = [""]
+
+    def serve(self, plan):
+        self.interrupts.hold()
+        self.channel = Channel(plan.control)
+        self.streams.copies = {1: plan.stdout, 2: plan.stderr}
+        sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        with self.channel.lock:
+            self.channel.write(encode({"type": "ready"}))
+        while (message := self.channel.receive()) is not None:
+            if message["type"] == "execute":
+                self.execute(message)
+            elif message["type"] == "env":
+                os.environ.update(message["env"])
+
+    def execute(self, request):
+        execution = Execution(self.channel, self.interrupts, request)
+        self.streams.restore()
+        count = self.shell.execution_count
+        execution.started(count)
+        before = files.Snapshot(lockdown.HOME)
+        # Modules may have been installed or uploaded a moment ago; the import system trusts the
+        # modification time of a directory, which has a grain of some milliseconds.
+        invalidate_caches()
+        saved = {name: os.environ.get(name) for name in request["env"]}
+
+        error = self.run(execution, request)
+
+        self.tidy(saved)
+        if not self.channel.owned():
+            self.end_forked_child(error)
+        if error is not None:
+            execution.error(*self.describe(error, execution.max_traceback_bytes))
+        self.streams.flush()
+        changed, truncated = files.changes(before, files.Snapshot(lockdown.HOME),
+                                           execution.max_files)
+        execution.done(count, changed, truncated)
+
+    def run(self, execution, request):
+        self.shell.execution = execution
+        returned, raised = self.interrupts.run(self.run_code, request)
+        error = raised or returned
+        if error is None and execution.shown:
+            error = execution.shown[0]
+        for other in execution.shown:
+            if other is not error:
+                print(self.describe(other, execution.max_traceback_bytes)[2], file=sys.stderr)
+        self.shell.execution = None
+        return error
+
+    def run_code(self, request):
+        """Runs as user code: may be interrupted anywhere."""
+        os.environ.update(request["env"])
+        error = self.shell.run(request["code"])
+        if (figures := sys.modules.get("_sandcell.figures")) and self.channel_is_ours():
+            figures.show()
+        return error
+
+    def channel_is_ours(self):
+        return self.channel is None or self.channel.owned()
+
+    def describe(self, error, max_bytes):
+        # Formatting calls the exception's own __str__, which is user code.
+        described, raised = self.interrupts.run(tracebacks.describe, error, max_bytes)
+        if raised is not None:
+            name = type(error).__name__
+            described = name, "", f"{name} (no traceback: {type(raised).__name__} in its place)"
+        return described
+
+    def tidy(self, saved):
+        """Takes back what must not outlast an execution."""
+        sys.settrace(None)
+        sys.setprofile(None)
+        if sys.getrecursionlimit() < 500:
+            sys.setrecursionlimit(1000)
+        for name, value in saved.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    def end_forked_child(self, error):
+        """`os.fork()` in user code: the child got to the end of the code that the parent runs on."""
+        code = 0
+        try:
+            if isinstance(error, SystemExit):
+                code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            elif error is not None:
+                code = 1
+                print(tracebacks.describe(error, 65536)[2], file=sys.stderr)
+            self.streams.flush()
+        finally:
+            os._exit(code & 0xFF)
+
+
+def _no_input(prompt="", *args, **kwargs):
+    raise EOFError("there is nobody to answer input(): put the value into the code")
+
+
+def _no_breakpoint(*args, **kwargs):
+    print("breakpoint() ignored: there is no terminal for a debugger", file=sys.stderr)

@@ -1,0 +1,59 @@
+"""What must differ between kernels forked from one zygote, and between kernel and zygote."""
+
+import ctypes
+import os
+import random
+import re
+import sys
+
+# numpy and scipy each bring an OpenBLAS of their own, with a suffix in its symbols.
+_THREAD_SETTERS = (
+    "scipy_openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "openblas_set_num_threads",
+)
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+                     "NUMEXPR_NUM_THREADS")
+
+_thread_setters = []
+
+
+def bind():
+    """In the zygote, once everything is imported: finds the functions that the child will call."""
+    with open("/proc/self/maps") as maps:
+        paths = set(re.findall(r"/\S*openblas\S*\.so\S*", maps.read()))
+    for path in sorted(paths):
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        for name in _THREAD_SETTERS:
+            setter = getattr(library, name, None)
+            if setter is not None:
+                setter.argtypes = [ctypes.c_int]
+                setter.restype = None
+                _thread_setters.append(setter)
+                break
+
+
+def all_generators():
+    """Two kernels of one zygote must not draw the same numbers, keys or names."""
+    random.seed()
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed(list(os.urandom(64)))
+    if ssl := sys.modules.get("ssl"):
+        ssl.RAND_add(os.urandom(32), 32.0)
+    if processes := sys.modules.get("multiprocessing.process"):
+        processes.current_process().authkey = os.urandom(32)
+    if uuid := sys.modules.get("uuid"):
+        uuid._node = uuid._last_timestamp = None
+    if tempfile := sys.modules.get("tempfile"):
+        # Also forgets the directory that the zygote found: the sandbox has its own.
+        tempfile._name_sequence = tempfile.tempdir = None
+
+
+def numeric_threads(count):
+    """The zygote runs with one thread, a kernel with as many as it has processors."""
+    for name in _THREAD_VARIABLES:
+        os.environ.setdefault(name, str(count))
+    if count > 1:
+        for setter in _thread_setters:
+            setter(count)

@@ -1,0 +1,271 @@
+"""IPython's shell, made to run one execution at a time for a client that is not a terminal."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+from IPython.core.autocall import ExitAutocall
+from IPython.core.compilerop import CachingCompiler
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.formatters import DisplayFormatter
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets import Type, default
+from traitlets.config import Config
+
+_SHELL = "/bin/bash"
+
+
+class Compiler(CachingCompiler):
+    """Names an execution's code as tracebacks, warnings and `inspect` will show it."""
+
+    def get_code_name(self, raw_code, transformed_code, number):
+        name, copy = f"<execution {number}>", 1
+        while name in self._filename_map:
+            copy += 1
+            name = f"<execution {number}-{copy}>"
+        return name
+
+
+class ResultHook(DisplayHook):
+    """`sys.displayhook`: the value of the last expression becomes a result."""
+
+    def quiet(self):
+        # IPython tokenizes the whole code to see whether a `;` ends it.
+        code = self.shell.history_manager.input_hist_parsed[-1]
+        return ";" in code.rstrip().rpartition("\n")[2] and super().quiet()
+
+    def write_output_prompt(self):
+        pass
+
+    def write_format_data(self, format_dict, md_dict=None):
+        if execution := self.shell.execution:
+            execution.result("execute_result", format_dict, md_dict)
+
+    def log_output(self, format_dict):
+        pass  # IPython keeps a copy of everything shown, for ever
+
+    def finish_displayhook(self):
+        self._is_active = False
+
+
+class Publisher(DisplayPublisher):
+    """What `display()` calls."""
+
+    def publish(self, data, metadata=None, source=None, *, transient=None, update=False, **kwargs):
+        self._validate_data(data, metadata)
+        if execution := self.shell.execution:
+            display_id = (transient or {}).get("display_id")
+            execution.result("update" if update else "display", data, metadata, display_id)
+
+    def clear_output(self, wait=False):
+        if execution := self.shell.execution:
+            execution.clear_output(wait)
+
+
+class Formatter(DisplayFormatter):
+    def format(self, obj, include=None, exclude=None):
+        if figures := sys.modules.get("_sandcell.figures"):
+            figures.note_displayed(obj)
+        return super().format(obj, include, exclude)
+
+
+class Exit(ExitAutocall):
+    """`exit`, `exit()` and `exit(3)`: IPython's own takes no status and asks for a terminal."""
+
+    def __call__(self, code=None):
+        raise SystemExit(code)
+
+    def __repr__(self):
+        return "Use exit() to end the execution"
+
+
+class Shell(InteractiveShell):
+    displayhook_class = Type(ResultHook)
+    display_pub_class = Type(Publisher)
+    compiler_class = Type(Compiler)
+
+    @default("exiter")
+    def _our_exiter(self):
+        return Exit(self)
+
+    # The execution that runs now; what is displayed belongs to it.
+    execution = None
+    loop = None
+
+    # Profiles, startup files and databases of a person at a terminal: none of it is read or written.
+    def _ipython_dir_changed(self, change):
+        pass  # IPython would make the directory
+
+    def init_ipython_dir(self, ipython_dir):
+        self.ipython_dir = os.path.join(os.path.expanduser("~"), ".ipython")
+
+    def init_profile_dir(self, profile_dir):
+        self.db = {}
+
+    def init_virtualenv(self):
+        pass
+
+    def init_completer(self):
+        pass
+
+    def init_display_formatter(self):
+        self.display_formatter = Formatter(parent=self)
+        self.configurables.append(self.display_formatter)
+
+    def init_user_ns(self):
+        super().init_user_ns()
+        # The real open(): descriptors 1 and 2 are put right again before each execution.
+        for names in (self.user_ns, self.user_ns_hidden):
+            names.pop("open", None)
+
+    def init_hooks(self):
+        super().init_hooks()
+        self.set_hook("show_in_pager", _print_page, 0)
+
+    def enable_matplotlib(self, gui=None):
+        # `%matplotlib inline`: figures are shown as it is.
+        from _sandcell import figures
+        import matplotlib.pyplot
+        matplotlib.pyplot.switch_backend(gui or "inline")
+        return gui, figures.BACKEND
+
+    # -- running code
+
+    def run(self, code):
+        """Runs code as an execution. Returns the exception that ended it, or None."""
+        problem = None
+        try:
+            cell = self.transform_cell(code)
+        except Exception:
+            cell, problem = code, sys.exc_info()
+        coroutine = self.run_cell_async(code, store_history=True, transformed_cell=cell,
+                                        preprocessing_exc_tuple=problem)
+        # should_run_async compiles the code a second time: not needed where the word is missing.
+        if problem is None and ("await" in cell or "async" in cell) and self.should_run_async(
+                code, transformed_cell=cell, preprocessing_exc_tuple=None):
+            result = self._run_in_loop(coroutine)
+        else:
+            result = _run_without_loop(coroutine)
+        # run_cell fires these, run_cell_async does not.
+        self.events.trigger("post_execute")
+        self.events.trigger("post_run_cell", result)
+        return result.error_before_exec or result.error_in_exec
+
+    async def run_code(self, code_obj, result=None, *, async_=False):
+        """As IPython's, but every exception is an outcome, SystemExit too, and none is printed."""
+        try:
+            if async_:
+                await eval(code_obj, self.user_global_ns, self.user_ns)
+            else:
+                exec(code_obj, self.user_global_ns, self.user_ns)
+        except BaseException as error:
+            if result is not None:
+                result.error_in_exec = error
+            if self.custom_exceptions and isinstance(error, self.custom_exceptions):
+                self.CustomTB(type(error), error, error.__traceback__)
+            else:
+                self.showtraceback()
+            return True
+        return False
+
+    def _run_in_loop(self, coroutine):
+        # One loop for the kernel's life, so that what one execution starts the next can await. It is
+        # made here and not in the zygote: kernels would share its epoll descriptor.
+        if self.loop is None or self.loop.is_closed():
+            self.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+        task = self.loop.create_task(coroutine)
+        try:
+            return self.loop.run_until_complete(task)
+        except KeyboardInterrupt as interrupt:
+            if not task.done():
+                # The loop was waiting. Let the code's own clean-up run, and see where it waited.
+                task.cancel()
+                self.loop.run_until_complete(asyncio.wait([task], timeout=1))
+                if task.done() and not task.cancelled() and not task.exception():
+                    waited = task.result().error_in_exec
+                    if waited is not None:
+                        raise interrupt.with_traceback(waited.__traceback__) from None
+            raise
+
+    # -- exceptions
+
+    def showtraceback(self, exc_tuple=None, *args, **kwargs):
+        try:
+            _, value, _ = self._get_exc_info(exc_tuple)
+        except ValueError:
+            print("No traceback available to show.", file=sys.stderr)
+            return
+        if self.execution is not None:
+            self.execution.shown.append(value)
+
+    def showsyntaxerror(self, filename=None, running_compiled_code=False):
+        self.showtraceback()
+
+    def showindentationerror(self):
+        self.showtraceback()
+
+    def _format_exception_for_storage(self, exception, filename=None, running_compiled_code=False):
+        return {"ename": type(exception).__name__, "evalue": "", "traceback": []}
+
+    # -- commands
+
+    def system(self, cmd):
+        """`!command`: on descriptors 1 and 2 themselves, interruptible."""
+        stdout = sys.stdout
+        redirected = stdout is not sys.__stdout__
+        process = subprocess.Popen(
+            [_SHELL, "-c", self.var_expand(cmd, depth=1)],
+            stdin=subprocess.DEVNULL, process_group=0,
+            stdout=subprocess.PIPE if redirected else None,
+            stderr=subprocess.STDOUT if redirected else None)
+        try:
+            if redirected:  # %%capture and the like
+                for line in process.stdout:
+                    stdout.write(line.decode("utf-8", "backslashreplace"))
+            code = process.wait()
+        except BaseException:
+            _end_group(process)
+            raise
+        self.user_ns["_exit_code"] = code
+
+    system_piped = system_raw = system
+
+    def ask_exit(self):
+        raise SystemExit
+
+
+def make():
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.HistoryManager.hist_file = ":memory:"
+    config.InteractiveShell.colors = "nocolor"
+    return Shell.instance(config=config)
+
+
+def _run_without_loop(coroutine):
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        return ended.value
+    coroutine.close()
+    raise RuntimeError("the code waits for an event loop that it did not ask for")
+
+
+def _end_group(process):
+    for number in (signal.SIGINT, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(timeout=0.5)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            return
+
+
+def _print_page(shell, data, start=0, screen_lines=0):
+    print(data["text/plain"] if isinstance(data, dict) else data)

@@ -1,0 +1,66 @@
+"""`sys.stdout` and `sys.stderr` over descriptors 1 and 2, and their repair between executions."""
+
+import ctypes
+import io
+import os
+import sys
+
+_libc = ctypes.CDLL(None)
+_fflush = _libc.fflush
+_fflush.argtypes = [ctypes.c_void_p]
+_setvbuf = _libc.setvbuf
+_setvbuf.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+_c_stdout = ctypes.c_void_p.in_dll(_libc, "stdout").value
+_IOLBF = 1
+
+
+class _Eager(io.BufferedWriter):
+    """Writes through. A bare FileIO would too, but drops the rest of a write cut short by a signal."""
+
+    def write(self, data):
+        count = super().write(data)
+        self.flush()
+        return count
+
+
+def _open(fd, name):
+    raw = io.FileIO(fd, "w", closefd=False)
+    raw.name = name
+    # Lone surrogates (file names, cut-off text) must not turn a print into an error.
+    text = io.TextIOWrapper(_Eager(raw), encoding="utf-8", errors="backslashreplace",
+                            newline="\n", write_through=True)
+    text.mode = "w"
+    return text
+
+
+class Streams:
+    def __init__(self):
+        self.texts = {}
+        self.copies = {}
+        # C code that prints is in order with Python at every line. By default it would be only when
+        # the process ends, stdout being a pipe.
+        _setvbuf(_c_stdout, None, _IOLBF, 0)
+        self.open()
+
+    def open(self):
+        for fd, name in ((1, "stdout"), (2, "stderr")):
+            text = self.texts.get(name)
+            if text is None or text.closed:
+                text = self.texts[name] = _open(fd, f"<{name}>")
+            setattr(sys, name, text)
+            setattr(sys, f"__{name}__", text)
+
+    def restore(self):
+        """Undoes what the last execution did to the streams and their descriptors."""
+        for fd, copy in self.copies.items():
+            os.dup2(copy, fd)
+        self.open()
+
+    def flush(self):
+        for name in ("stdout", "stderr"):
+            try:
+                getattr(sys, name).flush()
+            except Exception:
+                pass  # replaced or closed by user code
+        # Not fflush(NULL): it would wait for a stream that another thread blocks in.
+        _fflush(_c_stdout)

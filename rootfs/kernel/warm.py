@@ -1,0 +1,128 @@
+"""What the zygote does so that kernels need not: imports, and one rehearsal of everything."""
+
+import gc
+import glob
+import importlib
+import linecache
+import os
+import shutil
+import signal
+import sys
+import types
+
+from _sandcell import reseed
+
+# Where the mirror keeps matplotlib's settings and its list of fonts.
+MATPLOTLIB = "/opt/sandcell/matplotlib"
+
+_REHEARSAL = (
+    "1+1",
+    "print('warm', end='')",
+    "x = [1, 2, 3]\nx",
+    "import asyncio\nawait asyncio.sleep(0)",
+    "1/0",
+    "x = = 1",
+    "%time 1+1",
+    "from IPython.display import display, HTML\ndisplay(HTML('<b>x</b>'))",
+)
+_REHEARSAL_OF = {
+    "numpy": ("import numpy as np\nnp.linalg.solve(np.eye(8) + 1, np.ones(8))\nnp.zeros(5).sum()",
+              "np.random.rand(3)\nnp.random.default_rng().normal(size=3)\nnp.arange(12).reshape(3, 4)"),
+    "pandas": ("import pandas as pd\npd.DataFrame({'a': [1, 2, 3], 'b': list('xyx')})",
+               "pd.DataFrame({'a': [1, 2, 3], 'b': list('xyx')}).groupby('b').a.sum()",
+               "print(pd.DataFrame({'a': [1.5], 'b': ['x']}).describe())"),
+    "matplotlib.pyplot": ("import matplotlib.pyplot as plt\nplt.plot([1, 2], label='x')\n"
+                          "plt.title('x')\nplt.xlabel('x')\nplt.legend()\nplt.show()",
+                          "fig, ax = plt.subplots()\nax.bar(['a', 'b'], [1, 2])"),
+}
+
+
+class _Discard:
+    """Takes the place of an Execution: formats, encodes, sends nothing."""
+
+    def __init__(self):
+        self.shown = []
+
+    def result(self, kind, data, metadata=None, display_id=None):
+        from _sandcell import execution
+        execution._jsonable_bundle(data)
+
+    def clear_output(self, wait):
+        pass
+
+
+def up(kernel, preload):
+    """Imports and rehearses. Returns the modules that could not be imported, with the reason."""
+    _settle_matplotlib()
+    shell = kernel.shell
+    failed = []
+    # pandas and others decide at import whether they are in a terminal: by get_ipython() and an
+    # attribute that notebooks have. We are as wide as a notebook.
+    shell.kernel = types.SimpleNamespace()
+    with shell.builtin_trap:
+        for name in preload:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                failed.append(f"{name}: {type(error).__name__}: {error}")
+    if "matplotlib.pyplot" in sys.modules:
+        from _sandcell import figures
+        figures.install(shell)
+    _rehearse(kernel)
+    reseed.bind()
+    return failed
+
+
+def freeze():
+    """Nothing that exists now is looked at by a collection in a kernel, so its pages stay shared."""
+    gc.collect()
+    gc.freeze()
+
+
+def _settle_matplotlib():
+    # matplotlib insists on a directory that it can write to. The zygote has only its own; the list
+    # of fonts, seconds of work, comes from the mirror.
+    own = os.environ.get("MPLCONFIGDIR")
+    if own and not os.path.isdir(own):
+        os.makedirs(own)
+        for path in glob.glob(f"{MATPLOTLIB}/fontlist-*.json"):
+            shutil.copy(path, own)
+
+
+def _rehearse(kernel):
+    shell = kernel.shell
+    snippets = list(_REHEARSAL)
+    for module, more in _REHEARSAL_OF.items():
+        if module in sys.modules:
+            snippets += more
+    out = os.open(os.devnull, os.O_WRONLY)
+    kept = [(fd, os.dup(fd)) for fd in (1, 2)]
+    for fd, _ in kept:
+        os.dup2(out, fd)
+    try:
+        for code in snippets:
+            execution = _Discard()
+            error = kernel.run(execution, {"env": {}, "code": code})
+            if error is not None:
+                kernel.describe(error, 65536)
+    finally:
+        for fd, copy in kept:
+            os.dup2(copy, fd)
+            os.close(copy)
+        os.close(out)
+    if shell.loop is not None:
+        shell.loop.close()
+        shell.loop = None
+    import asyncio
+    asyncio.set_event_loop(None)
+    shell.reset(new_session=True)
+    shell.last_execution_result = None
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        sys.__dict__.pop(name, None)
+    shell.compile._filename_map.clear()
+    for name in [name for name in linecache.cache if name.startswith("<")]:
+        del linecache.cache[name]
+    if figures := sys.modules.get("_sandcell.figures"):
+        figures.forget()
+    # An execution leaves signals blocked, as a kernel wants them while it waits.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
