@@ -88,10 +88,7 @@ async fn create(
     } else {
         json_of(&headers, &bytes)?
     };
-    let info = app
-        .supervisor
-        .create(CreateSpec::try_from(request)?)
-        .await?;
+    let info = whole::create(&app.supervisor, CreateSpec::try_from(request)?).await?;
     Ok(Json(info.into()))
 }
 
