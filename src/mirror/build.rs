@@ -105,11 +105,15 @@ impl Store {
 
     /// Gives a finished build its id, unless a mirror that is the same in every byte has it.
     fn publish(&self, dir: &Path, id: String) -> Result<Mirror, Error> {
+        self.publish_owned_by(MIRROR_OWNER, dir, id)
+    }
+
+    fn publish_owned_by(&self, owner: u32, dir: &Path, id: String) -> Result<Mirror, Error> {
         let target = self.dir.join(&id);
         if target.exists() {
             let there = self.find(&id)?;
             let clean = there
-                .verify(&mut |_| ())
+                .verify_owned_by(owner, &mut |_| ())
                 .is_ok_and(|report| report.is_clean());
             if clean {
                 let record = dir.join("mirror.json");
@@ -387,7 +391,53 @@ fn apt_network_options() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::super::testing::{OWNER, small_store};
     use super::*;
+
+    #[test]
+    fn a_second_builder_waits_and_takes_what_the_first_built() {
+        let (store, mirror) = small_store();
+        let first = store.0.lock_build(&mut |_| ()).unwrap();
+        std::thread::scope(|scope| {
+            let (send, events) = mpsc::channel();
+            let store = &store.0;
+            let second =
+                scope.spawn(move || store.build_base(&mut |event| send.send(event).unwrap()));
+            let waits = events.recv_timeout(Duration::from_secs(10));
+            assert_eq!(waits, Ok(Event::Waiting));
+            assert!(!second.is_finished());
+            drop(first);
+            assert_eq!(second.join().unwrap().unwrap().id, mirror.id);
+        });
+    }
+
+    #[test]
+    fn the_same_tree_again_only_renews_the_record() {
+        let (store, mirror) = small_store();
+        let again = store.0.fresh(BUILDING);
+        fs::create_dir(&again).unwrap();
+        let record = Record {
+            build_seconds: 77,
+            ..mirror.record.clone()
+        };
+        write_record(&again, &record).unwrap();
+        let lock = mirror.lock_shared().unwrap();
+        let kept = store
+            .0
+            .publish_owned_by(*OWNER, &again, mirror.id.clone())
+            .unwrap();
+        assert_eq!((kept.id, kept.record), (mirror.id.clone(), record));
+        assert!(!again.exists());
+        // A damaged one is replaced, but not under the feet of a sandbox.
+        fs::write(mirror.root.join("etc/hosts"), "evil").unwrap();
+        fs::create_dir(&again).unwrap();
+        let refused = store.0.publish_owned_by(*OWNER, &again, mirror.id.clone());
+        assert!(matches!(refused, Err(Error::InUse { .. })), "{refused:?}");
+        drop(lock);
+    }
 
     #[test]
     fn a_step_tells_how_far_it_is() {
