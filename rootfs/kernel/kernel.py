@@ -41,6 +41,7 @@ class Kernel:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self.finders_of_base = len(sys.path_importer_cache)
+        self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)
         self.streams.copies = {1: plan.stdout, 2: plan.stderr}
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))

@@ -1,6 +1,8 @@
 """IPython's shell, made to run one execution at a time for a client that is not a terminal."""
 
+import ast
 import asyncio
+import codeop
 import os
 import sys
 
@@ -19,6 +21,11 @@ from _sandcell import commands
 
 class Compiler(CachingCompiler):
     """Names an execution's code as tracebacks, warnings and `inspect` will show it."""
+
+    def ast_parse(self, source, filename="<unknown>", symbol="exec"):
+        # Nobody types the rest: `print(1` is "'(' was never closed" and not "incomplete input".
+        flags = self.flags & ~codeop.PyCF_ALLOW_INCOMPLETE_INPUT | ast.PyCF_ONLY_AST
+        return compile(source, filename, symbol, flags, 1)
 
     def get_code_name(self, raw_code, transformed_code, number):
         name, copy = f"<execution {number}>", 1
@@ -155,6 +162,13 @@ class Shell(InteractiveShell):
         self.events.trigger("post_execute")
         self.events.trigger("post_run_cell", result)
         return result.error_before_exec or result.error_in_exec
+
+    def run_cell(self, *args, **kwargs):
+        """Code within an execution: what `%%capture` runs must show its figures there."""
+        result = super().run_cell(*args, **kwargs)
+        if figures := sys.modules.get("_sandcell.figures"):
+            figures.show()
+        return result
 
     async def run_code(self, code_obj, result=None, *, async_=False):
         """As IPython's, but every exception is an outcome, SystemExit too, and none is printed."""
