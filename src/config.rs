@@ -2,7 +2,7 @@
 //! flags. Parsed once, passed down. Unknown keys are refused by name.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -107,8 +107,25 @@ pub struct Service {
     pub pool: usize,
     /// Modules that the zygote imports before it forks kernels.
     pub preload: Vec<String>,
-    /// First host uid of the ids that sandboxes are mapped to.
-    pub uid_base: u32,
+}
+
+impl Config {
+    /// Reads a TOML file over the defaults.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a key is unknown or of the wrong type (named).
+    pub fn from_file(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| format!("failed to read {}: {e}", path.display()))?;
+        toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+    }
+
+    /// Where mirrors are kept.
+    pub fn mirrors_dir(&self) -> PathBuf {
+        self.mirrors_dir
+            .clone()
+            .unwrap_or_else(|| self.data_dir.join("mirrors"))
+    }
 }
 
 impl Default for Config {
@@ -175,7 +192,6 @@ impl Default for Service {
             preload: ["numpy", "pandas", "matplotlib.pyplot"]
                 .map(String::from)
                 .to_vec(),
-            uid_base: 0x7000_0000,
         }
     }
 }

@@ -1,3 +1,96 @@
 //! Kernels: the protocol, the zygote that forks them, and executions.
 
+pub mod execution;
+pub mod handle;
+pub mod output;
 pub mod protocol;
+pub mod zygote;
+
+use std::collections::BTreeMap;
+
+use crate::isolation::spec::HOME;
+
+/// `PATH` of kernels and commands.
+const PATH: &str = "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin";
+
+/// Python sources of the zygote and the kernel, by file name.
+fn sources() -> BTreeMap<String, String> {
+    macro_rules! source {
+        ($name:literal) => {
+            (
+                $name.to_owned(),
+                include_str!(concat!("../../rootfs/kernel/", $name)).to_owned(),
+            )
+        };
+    }
+    [
+        source!("channel.py"),
+        source!("commands.py"),
+        source!("execution.py"),
+        source!("figures.py"),
+        source!("files.py"),
+        source!("interrupts.py"),
+        source!("kernel.py"),
+        source!("lockdown.py"),
+        source!("reseed.py"),
+        source!("sharing.py"),
+        source!("shell.py"),
+        source!("streams.py"),
+        source!("tracebacks.py"),
+        source!("warm.py"),
+        source!("zygote.py"),
+    ]
+    .into()
+}
+
+/// Environment of user code, before what a sandbox or an execution adds.
+pub fn base_env() -> BTreeMap<String, String> {
+    [
+        ("HOME", HOME),
+        ("USER", "user"),
+        ("LOGNAME", "user"),
+        ("SHELL", "/bin/bash"),
+        ("PATH", PATH),
+        ("LANG", "C.UTF-8"),
+        ("TERM", "dumb"),
+        ("TZ", "UTC"),
+        ("VIRTUAL_ENV", "/opt/venv"),
+        ("PYTHONUNBUFFERED", "1"),
+        ("MPLBACKEND", "module://matplotlib_inline.backend_inline"),
+        ("MATPLOTLIBRC", "/opt/sandcell/matplotlib/matplotlibrc"),
+        ("MPLCONFIGDIR", "/var/cache/sandcell/matplotlib"),
+    ]
+    .map(|(k, v)| (k.to_owned(), v.to_owned()))
+    .into()
+}
+
+/// Environment of the zygote: one thread at every fork.
+fn zygote_env() -> BTreeMap<String, String> {
+    let mut env = base_env();
+    for (key, value) in [
+        ("OPENBLAS_NUM_THREADS", "1"),
+        ("OMP_NUM_THREADS", "1"),
+        ("MKL_NUM_THREADS", "1"),
+        ("NUMEXPR_NUM_THREADS", "1"),
+        ("MALLOC_ARENA_MAX", "1"),
+        ("MPLCONFIGDIR", "/tmp/matplotlib"),
+    ] {
+        env.insert(key.to_owned(), value.to_owned());
+    }
+    env
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_source_is_embedded() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/rootfs/kernel");
+        let mut names: Vec<String> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .filter(|n| n.ends_with(".py"))
+            .collect();
+        names.sort();
+        assert_eq!(super::sources().into_keys().collect::<Vec<_>>(), names);
+    }
+}

@@ -1,62 +1,372 @@
 //! The verbs that the API offers, over sandboxes that this process supervises.
+//!
+//! Each verb finds its sandbox in the registry, and everything that lasts longer than a request
+//! (leases, the pool, destruction) runs in tasks that [`Supervisor::drain`] waits for.
 
+mod command;
 mod error;
+mod files;
+pub mod host;
+mod plan;
+mod pool;
+mod sandbox;
 pub mod types;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
 
 pub use error::{Error, ErrorKind};
+pub use host::Prepared;
 pub use types::*;
 
+use crate::config::Config;
+use crate::isolation;
+use host::Host;
+use pool::Pool;
+use sandbox::{Plan, Sandbox};
+
+/// Longest that destroyed sandboxes may take to be cleaned up at the end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Seconds after which a create that found no room may try again.
+const RETRY_AFTER_SECONDS: u32 = 5;
+
 /// The service's core. Cheap to clone; every clone is the same supervisor.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Supervisor {
-    inner: Arc<()>,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    host: Arc<Host>,
+    pool: Pool,
+    registry: Mutex<Registry>,
+    tasks: Mutex<JoinSet<()>>,
+    filler: Mutex<Option<AbortHandle>>,
+    draining: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    live: HashMap<String, Arc<Sandbox>>,
+    /// Creates under way: they count against the limit of live sandboxes.
+    creating: usize,
+}
+
+/// Room for one live sandbox, given back unless it was used.
+struct Room<'a>(&'a Inner);
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.registry.lock().expect("not poisoned").creating -= 1;
+    }
 }
 
 impl Supervisor {
+    /// Brings a prepared service up: zygote, pool. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// A sandbox could not be made here; the message names the step or the missing feature.
+    pub async fn start(prepared: Prepared) -> Result<Self, isolation::Error> {
+        let host = Host::start(prepared).await?;
+        let plan = Plan::default_of(&host.config);
+        // Fail closed, and at start rather than at the first request.
+        let probe = match Sandbox::prepare(&host, &plan).await {
+            Ok(probe) => probe,
+            Err(e) => {
+                host.stop().await;
+                return Err(e);
+            }
+        };
+        let pool = Pool::new(host.config.service.pool);
+        let inner = Arc::new(Inner {
+            host,
+            pool,
+            registry: Mutex::default(),
+            tasks: Mutex::default(),
+            filler: Mutex::default(),
+            draining: AtomicBool::new(false),
+        });
+        let supervisor = Self { inner };
+        supervisor.destroy_later(probe);
+        if supervisor.config().service.pool > 0 {
+            let inner = Arc::clone(&supervisor.inner);
+            let filler = tokio::spawn(async move {
+                inner.pool.fill(Arc::clone(&inner.host), plan).await;
+            });
+            *supervisor.inner.filler.lock().expect("not poisoned") = Some(filler.abort_handle());
+        }
+        Ok(supervisor)
+    }
+
+    /// Every knob.
+    pub fn config(&self) -> &Config {
+        &self.inner.host.config
+    }
+
+    /// Tells the data directory's lock where the service listens.
+    pub fn announce(&self, address: SocketAddr) -> Result<(), isolation::Error> {
+        self.inner.host.announce(address)
+    }
+
+    /// Resolves when the processes that every sandbox depends on have died.
+    pub async fn failed(&self) {
+        self.inner.host.nursery.died().await;
+    }
+
     /// Creates a sandbox with a ready kernel.
-    pub async fn create(&self, _spec: CreateSpec) -> Result<SandboxInfo, Error> {
-        unimplemented!()
+    ///
+    /// # Errors
+    /// `Invalid` names the field; `Busy` when there are as many live sandboxes as allowed;
+    /// `Unavailable` while the service stops.
+    pub async fn create(&self, spec: CreateSpec) -> Result<SandboxInfo, Error> {
+        let plan = Plan::new(spec, self.config())?;
+        self.refuse_draining()?;
+        let _room = self.take_room()?;
+        let sandbox = self.obtain(&plan).await.map_err(|e| {
+            tracing::error!("failed to create a sandbox: {e}");
+            Error::new(
+                ErrorKind::Internal,
+                "create_failed",
+                "no sandbox could be created; the service's log says why",
+            )
+        })?;
+        self.inner
+            .registry
+            .lock()
+            .expect("not poisoned")
+            .live
+            .insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
+        if self.inner.draining.load(Ordering::Acquire) {
+            // The drain took the registry's content before this one came.
+            let _ = self.close(sandbox.id()).await;
+            self.refuse_draining()?;
+        }
+        self.watch(Arc::clone(&sandbox));
+        Ok(sandbox.info())
+    }
+
+    /// From the pool where it has one of that shape, else made now.
+    async fn obtain(&self, plan: &Plan) -> Result<Arc<Sandbox>, isolation::Error> {
+        let standard = Plan::default_of(self.config());
+        if plan.same_files(&standard) {
+            if let Some(sandbox) = self.inner.pool.take() {
+                match self.adopt(&sandbox, plan, &standard).await {
+                    Ok(()) => return Ok(sandbox),
+                    Err(e) => {
+                        tracing::warn!("a pooled sandbox was of no use: {e}");
+                        self.destroy_later(sandbox);
+                    }
+                }
+            }
+        }
+        let sandbox = Sandbox::prepare(&self.inner.host, plan).await?;
+        match sandbox.claim(plan).await {
+            Ok(()) => Ok(sandbox),
+            Err(e) => {
+                self.destroy_later(sandbox);
+                Err(e)
+            }
+        }
+    }
+
+    async fn adopt(
+        &self,
+        sandbox: &Sandbox,
+        plan: &Plan,
+        standard: &Plan,
+    ) -> Result<(), isolation::Error> {
+        if plan.limits != standard.limits {
+            sandbox.cgroup.set_limits(&plan.limits)?;
+        }
+        sandbox.claim(plan).await
+    }
+
+    fn take_room(&self) -> Result<Room<'_>, Error> {
+        let mut registry = self.inner.registry.lock().expect("not poisoned");
+        let most = self.config().service.max_sandboxes;
+        if registry.live.len() + registry.creating >= most {
+            let mut error = Error::new(
+                ErrorKind::Busy,
+                "too_many_sandboxes",
+                format!("{most} sandboxes are live (service.max_sandboxes); close one"),
+            );
+            error.retry_after_seconds = Some(RETRY_AFTER_SECONDS);
+            return Err(error);
+        }
+        registry.creating += 1;
+        Ok(Room(&self.inner))
+    }
+
+    fn refuse_draining(&self) -> Result<(), Error> {
+        if self.inner.draining.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "stopping",
+                "the service is stopping",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Ends a sandbox when its lease is over or its init died.
+    fn watch(&self, sandbox: Arc<Sandbox>) {
+        let supervisor = self.clone();
+        self.spawn(async move {
+            tokio::select! {
+                () = sandbox.expired() => {
+                    tracing::info!(sandbox = sandbox.id(), "lease is over");
+                }
+                () = sandbox.died() => {}
+            }
+            if supervisor.unlist(sandbox.id()).is_some() {
+                sandbox.destroy().await;
+            }
+        });
+    }
+
+    fn unlist(&self, id: &str) -> Option<Arc<Sandbox>> {
+        self.inner
+            .registry
+            .lock()
+            .expect("not poisoned")
+            .live
+            .remove(id)
+    }
+
+    fn destroy_later(&self, sandbox: Arc<Sandbox>) {
+        self.spawn(async move { sandbox.destroy().await });
+    }
+
+    /// A task that the drain waits for. Those that ended are let go here.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.inner.tasks.lock().expect("not poisoned");
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
     }
 
     /// Every live sandbox, oldest first.
     pub fn list(&self) -> Vec<SandboxInfo> {
-        unimplemented!()
+        let mut all: Vec<SandboxInfo> = {
+            let registry = self.inner.registry.lock().expect("not poisoned");
+            registry.live.values().map(|s| s.info()).collect()
+        };
+        all.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        all
     }
 
     /// One sandbox.
-    pub fn info(&self, _id: &str) -> Result<SandboxInfo, Error> {
-        unimplemented!()
+    pub fn info(&self, id: &str) -> Result<SandboxInfo, Error> {
+        self.find(id).map(|s| s.info())
     }
 
-    /// Closes a sandbox; of two closes at once one wins, the other is `NotFound`.
-    pub async fn close(&self, _id: &str) -> Result<(), Error> {
-        unimplemented!()
+    fn find(&self, id: &str) -> Result<Arc<Sandbox>, Error> {
+        let registry = self.inner.registry.lock().expect("not poisoned");
+        registry
+            .live
+            .get(id)
+            .cloned()
+            .ok_or_else(|| Error::sandbox_not_found(id))
+    }
+
+    /// Closes a sandbox; of two closes at once one wins, the other is `NotFound`. Returns when its
+    /// processes are gone; its cgroups follow in the background.
+    pub async fn close(&self, id: &str) -> Result<(), Error> {
+        let sandbox = self
+            .unlist(id)
+            .ok_or_else(|| Error::sandbox_not_found(id))?;
+        sandbox.kill().await;
+        self.destroy_later(sandbox);
+        Ok(())
     }
 
     /// Starts an execution; dropping the returned handle before its end interrupts the code.
-    pub async fn execute(&self, _id: &str, _spec: ExecuteSpec) -> Result<Execution, Error> {
-        unimplemented!()
+    pub async fn execute(&self, id: &str, spec: ExecuteSpec) -> Result<Execution, Error> {
+        let limits = &self.config().limits;
+        if spec.code.len() > limits.code_bytes {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                "code_too_large",
+                format!(
+                    "code may have {} bytes (limits.code_bytes)",
+                    limits.code_bytes
+                ),
+            ));
+        }
+        plan::check_timeout(spec.timeout, limits)?;
+        plan::check_env(&spec.env)?;
+        Ok(Execution {
+            events: self.find(id)?.execute(spec)?,
+        })
     }
 
     /// Runs a shell command to its end; dropping the future kills it.
-    pub async fn command(&self, _id: &str, _spec: CommandSpec) -> Result<CommandOutcome, Error> {
-        unimplemented!()
+    pub async fn command(&self, id: &str, spec: CommandSpec) -> Result<CommandOutcome, Error> {
+        plan::check_timeout(spec.timeout, &self.config().limits)?;
+        plan::check_env(&spec.env)?;
+        plan::check_command(&spec)?;
+        let sandbox = self.find(id)?;
+        sandbox.refuse_closing()?;
+        sandbox.touch();
+        command::run(&sandbox, spec).await
     }
 
     /// Regular files of the working directory, recursively.
-    pub async fn list_files(&self, _id: &str) -> Result<Vec<FileEntry>, Error> {
-        unimplemented!()
+    pub async fn list_files(&self, id: &str) -> Result<Vec<FileEntry>, Error> {
+        files::list(&*self.find(id)?).await
     }
 
     /// Opens a regular file for reading.
-    pub async fn open_file(&self, _id: &str, _path: &str) -> Result<OpenFile, Error> {
-        unimplemented!()
+    pub async fn open_file(&self, id: &str, path: &str) -> Result<OpenFile, Error> {
+        files::open(&*self.find(id)?, path).await
     }
 
     /// Creates or replaces a file; parents are made.
-    pub async fn create_file(&self, _id: &str, _path: &str) -> Result<Upload, Error> {
-        unimplemented!()
+    pub async fn create_file(&self, id: &str, path: &str) -> Result<Upload, Error> {
+        files::create(&*self.find(id)?, path).await
+    }
+
+    /// Ends every sandbox, then the shared processes; nothing of the service is left afterwards.
+    pub async fn drain(&self) {
+        self.inner.draining.store(true, Ordering::Release);
+        if let Some(filler) = self.inner.filler.lock().expect("not poisoned").take() {
+            filler.abort();
+        }
+        let mut all: Vec<Arc<Sandbox>> = self.inner.pool.drain();
+        all.extend(
+            self.inner
+                .registry
+                .lock()
+                .expect("not poisoned")
+                .live
+                .drain()
+                .map(|(_, s)| s),
+        );
+        let mut ending = JoinSet::new();
+        for sandbox in all {
+            ending.spawn(async move { sandbox.destroy().await });
+        }
+        let mut tasks = std::mem::take(&mut *self.inner.tasks.lock().expect("not poisoned"));
+        let all_ended = async {
+            while ending.join_next().await.is_some() {}
+            while tasks.join_next().await.is_some() {}
+        };
+        if timeout(DRAIN_TIMEOUT, all_ended).await.is_err() {
+            tracing::error!("some sandboxes took too long to end");
+        }
+        for error in self.inner.host.stop().await {
+            tracing::error!("{error}");
+        }
+    }
+
+    /// Sandboxes that are ready in the pool, for `bench` and tests.
+    pub fn pooled(&self) -> usize {
+        self.inner.pool.len()
     }
 }

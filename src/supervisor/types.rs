@@ -6,9 +6,10 @@ use std::fs::File;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
+use tokio::net::unix::pipe::Sender as PipeWriter;
 use tokio::sync::mpsc;
 
-use super::Error;
+use crate::isolation::channel::Channel;
 pub use crate::kernel::protocol::{Change, FileChange, ResultKind};
 
 /// What a new sandbox should be; `None` takes the configured default.
@@ -274,18 +275,9 @@ pub struct OpenFile {
 /// A file being written by a process inside, fed from here.
 #[derive(Debug)]
 pub struct Upload {
-    pub(crate) _todo: (),
-}
-
-impl Upload {
-    /// Hands on bytes. Fails with `NoSpace` when the sandbox's disk is full.
-    pub async fn write(&mut self, _bytes: &[u8]) -> Result<(), Error> {
-        unimplemented!()
-    }
-
-    /// Ends the file and puts it in place; gives its path relative to the working directory.
-    /// Dropping an upload without this leaves nothing behind.
-    pub async fn finish(self) -> Result<String, Error> {
-        unimplemented!()
-    }
+    pub(super) reply: Channel,
+    /// `None` once ended.
+    pub(super) content: Option<PipeWriter>,
+    /// Where it goes, relative to the working directory.
+    pub(super) path: String,
 }

@@ -1,0 +1,355 @@
+//! `GET /sandbox/{id}/download/{path}`: a file's bytes, by descriptor.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::{Stream, stream};
+
+use super::App;
+use super::error::Refusal;
+use super::rest::SandboxId;
+use super::wire::percent_encode;
+use crate::supervisor::OpenFile;
+
+const CHUNK_BYTES: u64 = 256 * 1024;
+
+pub(crate) async fn download(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let path = path_of(&uri)?;
+    let opened = app.supervisor.open_file(&id, &path).await?;
+    let (etag, modified) = validators(&opened);
+    let wanted = headers
+        .get(header::RANGE)
+        .filter(|_| range_applies(&headers, &etag, modified.as_deref()))
+        .and_then(|value| parse_range(value.to_str().ok()?, opened.size))
+        .unwrap_or(Wanted::All);
+    let (status, first, length) = match wanted {
+        Wanted::All => (StatusCode::OK, 0, opened.size),
+        Wanted::Part { first, length } => (StatusCode::PARTIAL_CONTENT, first, length),
+        Wanted::Nothing => return Err(unsatisfiable(opened.size)),
+    };
+    let mut answer = HeaderMap::new();
+    answer.insert(header::CONTENT_LENGTH, length.into());
+    answer.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static(mime_of(&path)),
+    );
+    answer.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    // Whatever a sandbox wrote, a browser may neither show it as a page of ours nor run it.
+    answer.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("sandbox"),
+    );
+    insert(
+        &mut answer,
+        header::CONTENT_DISPOSITION,
+        Some(disposition(&path)),
+    );
+    insert(&mut answer, header::ETAG, Some(etag));
+    insert(&mut answer, header::LAST_MODIFIED, modified);
+    if status == StatusCode::PARTIAL_CONTENT {
+        let range = format!("bytes {first}-{}/{}", first + length - 1, opened.size);
+        insert(&mut answer, header::CONTENT_RANGE, Some(range));
+    }
+    let body = Body::from_stream(bytes_of(opened.file, first, length));
+    Ok((status, answer, body).into_response())
+}
+
+fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: Option<String>) {
+    if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+        headers.insert(name, value);
+    }
+}
+
+/// Reads by position in the blocking pool. A file that shrinks meanwhile is an error, which breaks
+/// the connection off: never a success with less than was promised.
+fn bytes_of(file: File, first: u64, length: u64) -> impl Stream<Item = io::Result<Bytes>> {
+    let file = Arc::new(file);
+    stream::try_unfold((first, length), move |(at, left)| {
+        let file = Arc::clone(&file);
+        async move {
+            if left == 0 {
+                return Ok(None);
+            }
+            let bytes = read_at(file, at, left.min(CHUNK_BYTES)).await?;
+            let read = bytes.len() as u64;
+            Ok(Some((bytes, (at + read, left - read))))
+        }
+    })
+}
+
+/// Some bytes of a file, at least one.
+async fn read_at(file: Arc<File>, at: u64, most: u64) -> io::Result<Bytes> {
+    let read = move || {
+        let mut buffer = vec![0; usize::try_from(most).map_err(io::Error::other)?];
+        let read = file.read_at(&mut buffer, at)?;
+        buffer.truncate(read);
+        if buffer.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(buffer.into())
+    };
+    tokio::task::spawn_blocking(read)
+        .await
+        .map_err(io::Error::other)?
+}
+
+/// A whole file, which its size when opened promises to be no longer than `limit` bytes; grown
+/// meanwhile, it is cut there.
+pub(crate) async fn read_all(opened: OpenFile, limit: u64) -> io::Result<Vec<u8>> {
+    let file = Arc::new(opened.file);
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < opened.size.min(limit) {
+        let left = opened.size.min(limit) - bytes.len() as u64;
+        let read = read_at(Arc::clone(&file), bytes.len() as u64, left.min(CHUNK_BYTES));
+        bytes.extend_from_slice(&read.await?);
+    }
+    Ok(bytes)
+}
+
+/// The path as [`FileEntry::path`](crate::supervisor::FileEntry) writes it: the URL is decoded
+/// once, and what is then not UTF-8 is percent-encoded. Dots and slashes are left as they came:
+/// whether a path stays inside is decided where it is opened.
+fn path_of(uri: &Uri) -> Result<String, Refusal> {
+    let raw = uri.path().splitn(5, '/').nth(4).unwrap_or_default();
+    let bytes = percent_decode(raw)
+        .ok_or_else(|| Refusal::bad_request("bad_path", "the path is not percent-encoded well"))?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|error| spell(error.as_bytes())))
+}
+
+fn percent_decode(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes().iter();
+    while let Some(&byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(*rest.next()?).to_digit(16);
+        bytes.push(u8::try_from(digit()? * 16 + digit()?).ok()?);
+    }
+    Some(bytes)
+}
+
+fn spell(bytes: &[u8]) -> String {
+    let mut spelled = String::new();
+    for chunk in bytes.utf8_chunks() {
+        spelled.push_str(&chunk.valid().replace('%', "%25"));
+        for byte in chunk.invalid() {
+            spelled.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    spelled
+}
+
+fn validators(opened: &OpenFile) -> (String, Option<String>) {
+    let since = opened
+        .modified_at
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let etag = format!("\"{:x}-{:x}\"", opened.size, since.as_nanos());
+    (etag, http_date(opened.modified_at))
+}
+
+/// `None` for times that a header cannot hold: user code sets any time it likes.
+fn http_date(time: SystemTime) -> Option<String> {
+    let year_9999 = Duration::from_secs(253_370_764_800);
+    let since = time.duration_since(UNIX_EPOCH).ok()?;
+    (since < year_9999).then(|| httpdate::fmt_http_date(time))
+}
+
+/// `If-Range`: a part is only of use to a client that has the rest of the same version.
+fn range_applies(headers: &HeaderMap, etag: &str, modified: Option<&str>) -> bool {
+    let Some(condition) = headers.get(header::IF_RANGE) else {
+        return true;
+    };
+    condition == etag || modified.is_some_and(|modified| condition == modified)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    All,
+    Part { first: u64, length: u64 },
+    Nothing,
+}
+
+/// One byte range (RFC 9110, section 14). `None` for what is malformed or several ranges at once,
+/// which a server may ignore.
+fn parse_range(value: &str, size: u64) -> Option<Wanted> {
+    let number = |digits: &str| -> Option<u64> {
+        let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        plain.then(|| digits.parse().unwrap_or(u64::MAX))
+    };
+    let (unit, range) = value.split_once('=')?;
+    let (first, last) = range.trim().split_once('-')?;
+    if !unit.trim().eq_ignore_ascii_case("bytes") {
+        return None;
+    }
+    let (first, end) = match (first.trim(), last.trim()) {
+        ("", suffix) => (size.saturating_sub(number(suffix)?), size),
+        (first, "") => (number(first)?, size),
+        (first, last) => {
+            let (first, last) = (number(first)?, number(last)?);
+            if last < first {
+                return None;
+            }
+            (first, last.saturating_add(1).min(size))
+        }
+    };
+    Some(match end.checked_sub(first) {
+        None | Some(0) => Wanted::Nothing,
+        Some(length) => Wanted::Part { first, length },
+    })
+}
+
+fn unsatisfiable(size: u64) -> Refusal {
+    Refusal::new(
+        StatusCode::RANGE_NOT_SATISFIABLE,
+        "range_not_satisfiable",
+        format!("the file has {size} bytes"),
+    )
+    .with_header(
+        header::CONTENT_RANGE,
+        HeaderValue::try_from(format!("bytes */{size}")).unwrap_or(HeaderValue::from_static("")),
+    )
+}
+
+/// RFC 6266: an ASCII name for old clients and the whole name, encoded, for the others.
+fn disposition(path: &str) -> String {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let plain = |c: char| c == ' ' || (c.is_ascii_graphic() && !"\"\\%".contains(c));
+    let ascii: String = name
+        .chars()
+        .map(|c| if plain(c) { c } else { '_' })
+        .collect();
+    let encoded = percent_encode(name, b"");
+    format!("attachment; filename=\"{ascii}\"; filename*=UTF-8''{encoded}")
+}
+
+/// MIME type by the name's extension.
+pub(crate) fn mime_of(path: &str) -> &'static str {
+    let extension = path
+        .rsplit('/')
+        .next()
+        .and_then(|name| name.rsplit_once('.'));
+    let extension = extension.map_or("", |(_, extension)| extension);
+    match extension.to_ascii_lowercase().as_str() {
+        "txt" | "log" | "py" | "toml" | "ini" | "cfg" | "rst" => "text/plain; charset=utf-8",
+        "csv" => "text/csv; charset=utf-8",
+        "tsv" => "text/tab-separated-values; charset=utf-8",
+        "md" => "text/markdown; charset=utf-8",
+        "html" | "htm" => "text/html; charset=utf-8",
+        "json" | "geojson" => "application/json",
+        "ipynb" => "application/x-ipynb+json",
+        "jsonl" | "ndjson" => "application/x-ndjson",
+        "xml" => "application/xml",
+        "yaml" | "yml" => "application/yaml",
+        "pdf" => "application/pdf",
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "webp" => "image/webp",
+        "svg" => "image/svg+xml",
+        "bmp" => "image/bmp",
+        "tif" | "tiff" => "image/tiff",
+        "mp4" => "video/mp4",
+        "webm" => "video/webm",
+        "mp3" => "audio/mpeg",
+        "wav" => "audio/wav",
+        "zip" => "application/zip",
+        "gz" | "tgz" => "application/gzip",
+        "tar" => "application/x-tar",
+        "parquet" => "application/vnd.apache.parquet",
+        "xlsx" => "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        "xls" => "application/vnd.ms-excel",
+        "docx" => "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        "pptx" => "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_decoded_once_and_not_normalised() {
+        for (raw, path) in [
+            ("/sandbox/i/download/a/b.csv", "a/b.csv"),
+            ("/sandbox/i/download//etc/passwd", "/etc/passwd"),
+            ("/sandbox/i/download/../../x", "../../x"),
+            ("/sandbox/i/download/%2e%2e%2f%2Fx", "..//x"),
+            ("/sandbox/i/download/%252e%252e", "%2e%2e"),
+            ("/sandbox/i/download/%C3%A4%00", "ä\0"),
+            ("/sandbox/i/download/%25/%FF.txt", "%25/%FF.txt"),
+            ("/sandbox/i/download/%25.txt", "%.txt"),
+        ] {
+            let uri = raw.parse().expect("a target");
+            assert_eq!(path_of(&uri).expect("a path"), path, "{raw}");
+        }
+        for raw in [
+            "/sandbox/i/download/%",
+            "/sandbox/i/download/%4",
+            "/sandbox/i/download/%+1",
+        ] {
+            assert!(path_of(&raw.parse().expect("a target")).is_err(), "{raw}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_single_and_inside() {
+        let part = |first, length| Some(Wanted::Part { first, length });
+        for (value, wanted) in [
+            ("bytes=0-0", part(0, 1)),
+            ("bytes=2-5", part(2, 4)),
+            ("bytes=2-", part(2, 8)),
+            ("bytes=-3", part(7, 3)),
+            ("bytes=-30", part(0, 10)),
+            ("bytes=2-99999999999999999999999", part(2, 8)),
+            ("Bytes = 9-9", part(9, 1)),
+            ("bytes=10-", Some(Wanted::Nothing)),
+            ("bytes=10-20", Some(Wanted::Nothing)),
+            ("bytes=-0", Some(Wanted::Nothing)),
+            ("bytes=99999999999999999999999-", Some(Wanted::Nothing)),
+            ("bytes=5-2", None),
+            ("bytes=-", None),
+            ("bytes=+1-2", None),
+            ("bytes=0-1,3-4", None),
+            ("lines=0-1", None),
+            ("0-1", None),
+        ] {
+            assert_eq!(parse_range(value, 10), wanted, "{value}");
+        }
+        assert_eq!(parse_range("bytes=0-", 0), Some(Wanted::Nothing));
+    }
+
+    #[test]
+    fn names_cannot_break_out_of_their_header() {
+        assert_eq!(
+            disposition("d/a\"b\r\nX: y\\ä.csv"),
+            "attachment; filename=\"a_b__X: y__.csv\"; \
+             filename*=UTF-8''a%22b%0D%0AX%3A%20y%5C%C3%A4.csv"
+        );
+    }
+
+    #[test]
+    fn odd_times_have_no_header() {
+        assert!(http_date(UNIX_EPOCH - Duration::from_secs(1)).is_none());
+        assert!(http_date(UNIX_EPOCH + Duration::from_secs(1 << 40)).is_none());
+        assert_eq!(
+            http_date(UNIX_EPOCH).as_deref(),
+            Some("Thu, 01 Jan 1970 00:00:00 GMT")
+        );
+    }
+}

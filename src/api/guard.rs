@@ -1,0 +1,284 @@
+//! Who may talk to the port: the name it was called by (`Host`), the page that calls (`Origin`),
+//! and the caller's key.
+//!
+//! A web page can make a browser on this machine send requests to a loopback port. What it cannot
+//! choose is the `Host` header, which is the name in its own address bar even after that name was
+//! rebound to 127.0.0.1, nor the `Origin` header of a cross-site call. So a request is for us when
+//! `Host` is an address literal or name that no outsider controls, and comes from us when `Origin`
+//! is absent (not a browser) or on the list. Everything is parsed strictly: what is not a plain
+//! `host[:port]` is refused, never normalised, because each normalisation (userinfo, trailing dots,
+//! octal and decimal addresses) has been a bypass somewhere.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use axum::http::{HeaderMap, Uri, header};
+use sha2::{Digest, Sha256};
+
+use super::error::{Error, Refusal};
+use crate::config;
+
+const API_KEY_HEADER: &str = "x-api-key";
+
+/// The checks of one listening address.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    listen: IpAddr,
+    hosts: Vec<Authority>,
+    origins: Vec<String>,
+    keys: Vec<[u8; 32]>,
+}
+
+/// A host and, where given, its port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Authority {
+    host: Host,
+    port: Option<u16>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Host {
+    Address(IpAddr),
+    /// Lower case.
+    Name(String),
+}
+
+impl Guard {
+    /// Checks for a service that listens on `listen`; refuses what [`check`] refuses.
+    pub(crate) fn new(server: &config::Server, listen: SocketAddr) -> Result<Self, Error> {
+        check(server, listen)?;
+        Ok(Self {
+            listen: listen.ip(),
+            hosts: server
+                .allowed_hosts
+                .iter()
+                .filter_map(|entry| Authority::parse(entry))
+                .collect(),
+            origins: server
+                .allowed_origins
+                .iter()
+                .map(|origin| origin.to_ascii_lowercase())
+                .collect(),
+            keys: server.api_keys.iter().map(|key| digest(key)).collect(),
+        })
+    }
+
+    /// Whether the request is for a name of ours.
+    pub(crate) fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+        let mut values = headers.get_all(header::HOST).iter();
+        let (Some(value), None) = (values.next(), values.next()) else {
+            return Err(Refusal::bad_request(
+                "bad_host",
+                "a request needs exactly one Host header",
+            ));
+        };
+        let named = value.to_str().ok().and_then(Authority::parse);
+        // The target of an absolute-form request (`GET http://name/ HTTP/1.1`) overrules `Host`.
+        let target = uri
+            .authority()
+            .map(|authority| Authority::parse(authority.as_str()));
+        let allowed = named.is_some_and(|host| self.serves(&host))
+            && target.is_none_or(|host| host.is_some_and(|host| self.serves(&host)));
+        if allowed {
+            return Ok(());
+        }
+        Err(Refusal::forbidden(
+            "host_not_allowed",
+            "this service does not answer to that Host; [server] allowed_hosts lists more names",
+        ))
+    }
+
+    /// Whether a browser sent this from a page that may call us. Other clients send no `Origin`.
+    pub(crate) fn check_origin(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let mut values = headers.get_all(header::ORIGIN).iter();
+        let Some(origin) = values.next() else {
+            return Ok(());
+        };
+        let allowed = values.next().is_none()
+            && origin
+                .to_str()
+                .is_ok_and(|origin| self.admits_origin(origin));
+        if allowed {
+            return Ok(());
+        }
+        Err(Refusal::forbidden(
+            "origin_not_allowed",
+            "pages of that Origin may not call this service; [server] allowed_origins lists more",
+        ))
+    }
+
+    /// Whether the list holds this `Origin`, or it is a page of this machine.
+    pub(crate) fn admits_origin(&self, origin: &str) -> bool {
+        let origin = origin.to_ascii_lowercase();
+        self.origins.contains(&origin)
+            || origin
+                .strip_prefix("http://")
+                .or_else(|| origin.strip_prefix("https://"))
+                .and_then(Authority::parse)
+                .is_some_and(|authority| authority.host.is_loopback())
+    }
+
+    /// Whether the request carries one of the keys, where there are any.
+    pub(crate) fn check_key(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        let presented = presented_keys(headers).map(digest);
+        // Every key is compared in full with every one presented, so that time tells nothing.
+        let mut known = false;
+        for presented in presented {
+            for key in &self.keys {
+                known |= same(key, &presented);
+            }
+        }
+        if known {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            axum::http::StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            "send a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
+        )
+        .with_header(
+            header::WWW_AUTHENTICATE,
+            header::HeaderValue::from_static("Bearer"),
+        ))
+    }
+
+    fn serves(&self, called: &Authority) -> bool {
+        let ours = match &called.host {
+            host if host.is_loopback() => true,
+            // A name can be rebound, an address cannot: whoever wrote an address meant it.
+            Host::Address(address) => *address == self.listen || self.listen.is_unspecified(),
+            Host::Name(_) => false,
+        };
+        ours || self.hosts.iter().any(|entry| {
+            entry.host == called.host && entry.port.is_none_or(|p| called.port == Some(p))
+        })
+    }
+}
+
+/// Refuses a configuration that would let strangers run code, or that cannot mean what it says.
+pub(crate) fn check(server: &config::Server, listen: SocketAddr) -> Result<(), Error> {
+    for (index, key) in server.api_keys.iter().enumerate() {
+        if key.is_empty() {
+            return Err(Error::BadKey(index + 1, "is empty"));
+        }
+        if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Error::BadKey(
+                index + 1,
+                "holds characters that a header cannot carry",
+            ));
+        }
+    }
+    if !listen.ip().is_loopback() && server.api_keys.is_empty() {
+        return Err(Error::Exposed(listen));
+    }
+    for entry in &server.allowed_hosts {
+        if Authority::parse(entry).is_none() {
+            return Err(Error::BadEntry {
+                list: "allowed_hosts",
+                entry: entry.clone(),
+                expected: "a host name or address, optionally with a port",
+            });
+        }
+    }
+    for entry in &server.allowed_origins {
+        if !is_origin(entry) {
+            return Err(Error::BadEntry {
+                list: "allowed_origins",
+                entry: entry.clone(),
+                expected: "an origin such as https://app.example.com",
+            });
+        }
+    }
+    Ok(())
+}
+
+fn is_origin(entry: &str) -> bool {
+    entry.split_once("://").is_some_and(|(scheme, rest)| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        !scheme.is_empty() && scheme.chars().all(plain) && Authority::parse(rest).is_some()
+    })
+}
+
+fn presented_keys(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    let plain = headers
+        .get(API_KEY_HEADER)
+        .and_then(|value| value.to_str().ok());
+    bearer.into_iter().chain(plain)
+}
+
+/// Keys are kept and compared as digests: equal length, and nothing to read out of memory.
+fn digest(key: &str) -> [u8; 32] {
+    Sha256::digest(key.as_bytes()).into()
+}
+
+fn same(left: &[u8; 32], right: &[u8; 32]) -> bool {
+    let difference = left
+        .iter()
+        .zip(right)
+        .fold(0, |sum, (left, right)| sum | (left ^ right));
+    std::hint::black_box(difference) == 0
+}
+
+impl Authority {
+    /// `name`, `name:port`, `1.2.3.4:port`, `[::1]:port` and nothing else.
+    fn parse(text: &str) -> Option<Self> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (address, port) = rest.split_once(']')?;
+                (
+                    Host::Address(IpAddr::V6(address.parse::<Ipv6Addr>().ok()?)),
+                    port,
+                )
+            }
+            None => {
+                let end = text.find(':').unwrap_or(text.len());
+                let (name, port) = text.split_at(end);
+                (Host::parse_name(name)?, port)
+            }
+        };
+        let port = match port.strip_prefix(':') {
+            None if port.is_empty() => None,
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Some(digits.parse().ok()?)
+            }
+            _ => return None,
+        };
+        Some(Self { host, port })
+    }
+}
+
+impl Host {
+    fn parse_name(name: &str) -> Option<Self> {
+        if let Ok(address) = name.parse::<Ipv4Addr>() {
+            return Some(Self::Address(IpAddr::V4(address)));
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        let label = |label: &str| !label.is_empty() && label.bytes().all(plain);
+        // A last label that is a number makes the whole an address to some resolvers (`127.1`,
+        // `0x7f.1`), so it is no name.
+        let numeric = name.rsplit('.').next().is_some_and(|last| {
+            let hex = last.strip_prefix("0x").or_else(|| last.strip_prefix("0X"));
+            last.bytes().all(|byte| byte.is_ascii_digit())
+                || hex.is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        });
+        (name.split('.').all(label) && !numeric).then(|| Self::Name(name.to_ascii_lowercase()))
+    }
+
+    /// Names and addresses that lead to this machine whatever a name server says. 0.0.0.0 is what
+    /// clients copy from "listening on 0.0.0.0", and connects to loopback.
+    fn is_loopback(&self) -> bool {
+        match self {
+            Self::Address(address) => address.is_loopback() || address.is_unspecified(),
+            Self::Name(name) => name == "localhost",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

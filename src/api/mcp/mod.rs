@@ -1,0 +1,86 @@
+//! MCP over streamable HTTP at `/mcp`: stateless for the revision of 2026-07-28, with sessions for
+//! the older ones. Tools are views of the supervisor's verbs ([`tools`]).
+//!
+//! `rmcp` speaks the protocol. What it leaves open is bounded here: bodies are read by us, sessions
+//! are counted ([`sessions`]), and a client's waiting stream ends when the service stops.
+
+mod answer;
+mod schema;
+mod sessions;
+mod tools;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use futures_util::StreamExt;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio_util::sync::CancellationToken;
+
+use super::error::Refusal;
+use super::{App, body};
+use crate::config;
+use sessions::Sessions;
+use tools::Tools;
+
+/// A client that waits for an answer hears from us this often.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+/// The service behind `/mcp`.
+#[derive(Clone)]
+pub(crate) struct Endpoint {
+    app: Arc<App>,
+    service: StreamableHttpService<Tools, Sessions>,
+    stopping: CancellationToken,
+}
+
+impl Endpoint {
+    /// `stopping` ends streams that wait for nothing, `cut_off` everything.
+    pub(crate) fn new(
+        app: &Arc<App>,
+        limits: &config::Limits,
+        stopping: &CancellationToken,
+        cut_off: &CancellationToken,
+    ) -> Self {
+        let tools = Tools::new(Arc::clone(app));
+        let body_bytes = usize::try_from(app.server.max_body_bytes).unwrap_or(usize::MAX);
+        let config = StreamableHttpServerConfig::default()
+            .with_sse_keep_alive(Some(KEEPALIVE))
+            .with_json_response(true)
+            .with_max_request_body_bytes(body_bytes)
+            // Every request has passed our own check of Host and Origin.
+            .disable_allowed_hosts()
+            .with_cancellation_token(cut_off.clone());
+        let sessions = Arc::new(Sessions::new(limits));
+        Self {
+            app: Arc::clone(app),
+            service: StreamableHttpService::new(move || Ok(tools.clone()), sessions, config),
+            stopping: stopping.clone(),
+        }
+    }
+}
+
+/// Any method on `/mcp`.
+pub(crate) async fn endpoint(
+    State(endpoint): State<Endpoint>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let app = &endpoint.app;
+    let (head, body) = request.into_parts();
+    let bytes = body::read(&head.headers, body, app.body_limit(), app.stall()).await?;
+    let method = head.method.clone();
+    let request = Request::from_parts(head, Body::from(bytes));
+    let mut response = endpoint.service.handle(request).await.map(Body::new);
+    if method == Method::DELETE && response.status() == StatusCode::ACCEPTED {
+        // The session has ended by now, and clients warn of anything but 200 and 204.
+        *response.status_mut() = StatusCode::OK;
+    }
+    if method != Method::GET {
+        return Ok(response);
+    }
+    let stopping = endpoint.stopping.cancelled_owned();
+    Ok(response.map(|body| Body::from_stream(body.into_data_stream().take_until(stopping))))
+}

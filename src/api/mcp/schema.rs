@@ -1,0 +1,156 @@
+//! What tools take and answer, with the descriptions that become their schemas.
+
+use rmcp::schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::wire::{File, rfc3339};
+use crate::supervisor::SandboxInfo;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateArguments {
+    /// A name for people, at most 128 characters.
+    #[serde(default)]
+    pub(super) name: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct NoArguments {}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct SandboxArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExecuteArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// Python source. IPython syntax works too: top-level await, magics, !command.
+    pub(super) code: String,
+    /// Seconds after which the code is stopped; a default applies when left out.
+    #[serde(default)]
+    pub(super) timeout_seconds: Option<f64>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct CommandArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// A bash command line.
+    pub(super) command: String,
+    /// Seconds after which the command is killed; a default applies when left out.
+    #[serde(default)]
+    pub(super) timeout_seconds: Option<f64>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReadArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// Relative to the working directory, as list_files gives it.
+    pub(super) path: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct WriteArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// Relative to the working directory; missing directories are created.
+    pub(super) path: String,
+    /// The whole content of the file.
+    pub(super) content: String,
+    /// How content is encoded: utf-8 (default) or base64, for binary files.
+    #[serde(default)]
+    pub(super) encoding: WriteEncoding,
+}
+
+#[derive(Debug, Default, Clone, Copy, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) enum WriteEncoding {
+    #[default]
+    #[serde(rename = "utf-8")]
+    Utf8,
+    #[serde(rename = "base64")]
+    Base64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Sandboxes {
+    pub(super) sandboxes: Vec<Sandbox>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Sandbox {
+    pub(super) sandbox_id: String,
+    pub(super) name: String,
+    pub(super) created_at: String,
+    pub(super) expires_at: String,
+    pub(super) last_used_at: String,
+    /// `idle`, `busy` or `closing`.
+    pub(super) state: &'static str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Closed {
+    pub(super) status: &'static str,
+    pub(super) message: &'static str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Files {
+    pub(super) files: Vec<File>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct ReadAnswer {
+    pub(super) path: String,
+    /// Bytes.
+    pub(super) size: u64,
+    pub(super) mime_type: &'static str,
+    /// `utf-8`, `base64`, or `image` when the content is the image beside this.
+    pub(super) encoding: &'static str,
+    /// Null for images.
+    pub(super) content: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Written {
+    /// Relative to the working directory.
+    pub(super) path: String,
+    /// Bytes.
+    pub(super) size: usize,
+}
+
+impl From<SandboxInfo> for Sandbox {
+    fn from(info: SandboxInfo) -> Self {
+        Self {
+            sandbox_id: info.id,
+            name: info.name,
+            created_at: rfc3339(info.created_at),
+            expires_at: rfc3339(info.expires_at),
+            last_used_at: rfc3339(info.last_used_at),
+            state: info.state.as_str(),
+        }
+    }
+}

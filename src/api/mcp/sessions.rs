@@ -1,0 +1,217 @@
+//! Sessions of the older protocol revisions, bounded.
+//!
+//! `rmcp` keeps them in memory and ends those that are silent for long. It leaves two things to us:
+//! a limit on their number, where the idle one that was used longest ago makes room, and what
+//! becomes of a request whose connection broke off. The older revisions let a client come back for
+//! its answer, so the code is interrupted only when nobody comes within [`RETURN`].
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures_util::{Stream, StreamExt};
+use rmcp::model::{
+    CancelledNotification, CancelledNotificationParam, ClientJsonRpcMessage, ClientNotification,
+    RequestId, ServerJsonRpcMessage,
+};
+use rmcp::transport::streamable_http_server::session::local::{
+    LocalSessionManager, LocalSessionManagerError,
+};
+use rmcp::transport::streamable_http_server::session::{
+    ServerSseMessage, SessionId, SessionManager,
+};
+
+use crate::config;
+
+/// Sessions at once; each costs two tasks and some kilobytes.
+const MAX_SESSIONS: usize = 1024;
+/// How long a client whose connection broke off has to come back for its answer.
+const RETURN: Duration = Duration::from_secs(10);
+/// How long a session may be silent beyond the longest execution.
+const IDLE: Duration = Duration::from_secs(600);
+
+type Failure = LocalSessionManagerError;
+type Messages = Pin<Box<dyn Stream<Item = ServerSseMessage> + Send + Sync>>;
+
+/// `rmcp`'s sessions and how each was used.
+#[derive(Clone)]
+pub(crate) struct Sessions {
+    inner: Arc<LocalSessionManager>,
+    used: Arc<Mutex<HashMap<SessionId, Used>>>,
+}
+
+struct Used {
+    last: Instant,
+    open_requests: usize,
+    /// How often a client came back.
+    returns: u64,
+}
+
+impl Sessions {
+    pub(crate) fn new(limits: &config::Limits) -> Self {
+        let mut inner = LocalSessionManager::default();
+        // An execution that prints nothing must not pass for a silent session.
+        let longest = Duration::from_secs(limits.max_timeout_seconds);
+        inner.session_config.keep_alive = Some(longest.saturating_add(IDLE));
+        Self {
+            inner: Arc::new(inner),
+            used: Arc::default(),
+        }
+    }
+
+    fn used(&self) -> MutexGuard<'_, HashMap<SessionId, Used>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn touch(&self, id: &SessionId, change: impl FnOnce(&mut Used)) {
+        if let Some(used) = self.used().get_mut(id) {
+            used.last = Instant::now();
+            change(used);
+        }
+    }
+
+    /// The session that has to go for another one to fit.
+    fn surplus(&self) -> Option<SessionId> {
+        let used = self.used();
+        let idle = used.iter().filter(|(_, used)| used.open_requests == 0);
+        let oldest = idle.min_by_key(|(_, used)| used.last);
+        let full = used.len() >= MAX_SESSIONS;
+        oldest.filter(|_| full).map(|(id, _)| id.clone())
+    }
+
+    fn returns(&self, id: &SessionId) -> Option<u64> {
+        self.used().get(id).map(|used| used.returns)
+    }
+
+    /// Interrupts a request unless its client comes back.
+    async fn abandon(self, id: SessionId, request: RequestId) {
+        let before = self.returns(&id);
+        tokio::time::sleep(RETURN).await;
+        if before.is_none() || self.returns(&id) != before {
+            return;
+        }
+        let reason = "the client's connection broke off".to_owned();
+        let params = CancelledNotificationParam::new(Some(request), Some(reason));
+        let notification = CancelledNotification::new(params);
+        let message = ClientNotification::CancelledNotification(notification);
+        let message = ClientJsonRpcMessage::notification(message);
+        let _ = self.inner.accept_message(&id, message).await;
+    }
+}
+
+impl SessionManager for Sessions {
+    type Error = Failure;
+    type Transport = <LocalSessionManager as SessionManager>::Transport;
+
+    async fn create_session(&self) -> Result<(SessionId, Self::Transport), Failure> {
+        if let Some(id) = self.surplus() {
+            tracing::info!("too many MCP sessions, ending the one used longest ago");
+            self.close_session(&id).await?;
+        }
+        let (id, transport) = self.inner.create_session().await?;
+        let used = Used {
+            last: Instant::now(),
+            open_requests: 0,
+            returns: 0,
+        };
+        self.used().insert(id.clone(), used);
+        Ok((id, transport))
+    }
+
+    async fn initialize_session(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<ServerJsonRpcMessage, Failure> {
+        self.inner.initialize_session(id, message).await
+    }
+
+    async fn has_session(&self, id: &SessionId) -> Result<bool, Failure> {
+        self.inner.has_session(id).await
+    }
+
+    async fn close_session(&self, id: &SessionId) -> Result<(), Failure> {
+        self.used().remove(id);
+        self.inner.close_session(id).await
+    }
+
+    async fn create_stream(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Failure> {
+        let request = match &message {
+            ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
+            _ => None,
+        };
+        let messages: Messages = Box::pin(self.inner.create_stream(id, message).await?);
+        self.touch(id, |used| used.open_requests += 1);
+        Ok(Answer {
+            messages,
+            sessions: self.clone(),
+            session: id.clone(),
+            request,
+        })
+    }
+
+    async fn accept_message(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<(), Failure> {
+        self.touch(id, |_| ());
+        self.inner.accept_message(id, message).await
+    }
+
+    async fn create_standalone_stream(
+        &self,
+        id: &SessionId,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Failure> {
+        self.touch(id, |_| ());
+        self.inner.create_standalone_stream(id).await
+    }
+
+    async fn resume(
+        &self,
+        id: &SessionId,
+        last_event_id: String,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Failure> {
+        self.touch(id, |used| used.returns += 1);
+        self.inner.resume(id, last_event_id).await
+    }
+}
+
+/// A request's answer on its way to the client.
+struct Answer {
+    messages: Messages,
+    sessions: Sessions,
+    session: SessionId,
+    /// Until all of the answer was handed over.
+    request: Option<RequestId>,
+}
+
+impl Stream for Answer {
+    type Item = ServerSseMessage;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let message = self.messages.poll_next_unpin(cx);
+        if matches!(message, Poll::Ready(None)) {
+            self.request = None;
+        }
+        message
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let sessions = self.sessions.clone();
+        sessions.touch(&self.session, |used| used.open_requests -= 1);
+        if let (Some(request), Ok(runtime)) =
+            (self.request.take(), tokio::runtime::Handle::try_current())
+        {
+            runtime.spawn(sessions.abandon(self.session.clone(), request));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! REST and MCP on one port: decode, one call of the supervisor, encode.
+//!
+//! ```text
+//! TcpListener ─ connections ≤ max_connections, header and stall timeouts     server, socket
+//!   └─ every request: panic → 500, Host, Origin, CORS, key                   server, guard
+//!        ├─ /sandbox/…, /sandboxes, /health   body → wire → Supervisor       rest, upload, download
+//!        │     └─ execute: events → one outcome, or a line each              outcome, lines
+//!        └─ /mcp                              rmcp → tools → Supervisor      mcp
+//! ```
+//!
+//! Invariants: nothing here holds state of a sandbox; a verb is implemented once, in the
+//! supervisor; a request's future owns its execution, so a client that goes away interrupts its
+//! code, while sandboxes are made and closed to the end ([`whole`]); every failure becomes an
+//! answer in [`error`], nowhere else; nothing reads a body without a limit and a stall timeout.
+
+mod body;
+mod download;
+pub mod error;
+mod guard;
+mod lines;
+mod mcp;
+mod outcome;
+mod rest;
+mod server;
+mod socket;
+mod upload;
+mod whole;
+mod wire;
+
+use std::time::Duration;
+
+pub use error::Error;
+pub use server::serve;
+
+use crate::config::{self, Config};
+use crate::supervisor::Supervisor;
+use error::Limit;
+
+/// Refuses a configuration that lets anyone who reaches the port run code, or that cannot be
+/// enforced as written. To be called before anything is started.
+///
+/// # Errors
+/// The setting at fault, by name.
+pub fn check_exposure(config: &Config) -> Result<(), Error> {
+    guard::check(&config.server, config.server.listen)
+}
+
+/// What every handler needs.
+pub(crate) struct App {
+    supervisor: Supervisor,
+    server: config::Server,
+    code_bytes: usize,
+}
+
+impl App {
+    fn body_limit(&self) -> Limit {
+        Limit {
+            code: "body_too_large",
+            what: "the body",
+            name: "server.max_body_bytes",
+            bytes: self.server.max_body_bytes,
+        }
+    }
+
+    fn upload_limit(&self) -> Limit {
+        Limit {
+            code: "upload_too_large",
+            what: "the upload",
+            name: "server.max_upload_bytes",
+            bytes: self.server.max_upload_bytes,
+        }
+    }
+
+    fn code_limit(&self) -> Limit {
+        Limit {
+            code: "code_too_large",
+            what: "the code",
+            name: "limits.code_bytes",
+            bytes: self.code_bytes as u64,
+        }
+    }
+
+    /// How long a body may stand still.
+    fn stall(&self) -> Duration {
+        Duration::from_secs(self.server.body_timeout_seconds)
+    }
+}

@@ -1,0 +1,460 @@
+//! An execution's events gathered into one outcome, or encoded one by one.
+
+use std::mem;
+
+use rmcp::schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::wire::{Cost, TouchedFile, mark_dropped};
+use crate::supervisor::{
+    Ended, Ending, Event, Execution, KernelState, PythonError, ResultKind, RichResult,
+};
+
+/// The answer to an execution.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    #[serde(flatten)]
+    pub(crate) verdict: Verdict,
+    pub(crate) results: Vec<Entry>,
+    pub(crate) execution_count: u64,
+    pub(crate) files: Vec<TouchedFile>,
+    pub(crate) usage: Cost,
+    pub(crate) truncated: bool,
+}
+
+/// How it ended, in words a client can act on.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct Verdict {
+    /// `ok`, `error` (the code raised), `timeout`, `interrupted`, `out_of_memory` or `kernel_died`.
+    pub(crate) outcome: &'static str,
+    /// `kept`: variables are as the code left them. `lost`: the next execution starts with none;
+    /// files are kept.
+    pub(crate) state: &'static str,
+    /// Null, the exception's class name, or the outcome's name where it is neither `ok` nor `error`.
+    pub(crate) error: Option<String>,
+    /// The exception's message, or a sentence about the outcome.
+    pub(crate) error_value: Option<String>,
+    /// The exception's traceback.
+    pub(crate) traceback: Option<String>,
+    /// The kernel's exit code, where `kernel_died` by exiting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
+    /// The signal that ended the kernel, where one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) signal: Option<i32>,
+}
+
+/// One MIME type of one display.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Entry {
+    #[serde(rename = "type")]
+    pub(crate) mime: String,
+    pub(crate) data: Value,
+    pub(crate) bundle: usize,
+    pub(crate) kind: &'static str,
+}
+
+/// Runs an execution to its end; `None` when the supervisor gave it up.
+pub(crate) async fn gather(sandbox_id: &str, mut execution: Execution) -> Option<Outcome> {
+    let mut gathered = Gathered::default();
+    while let Some(event) = execution.next().await {
+        if let Some(outcome) = gathered.take(sandbox_id, event) {
+            return Some(outcome);
+        }
+    }
+    None
+}
+
+/// What an execution has put out so far.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    stdout: String,
+    stderr: String,
+    displays: Vec<RichResult>,
+    error: Option<PythonError>,
+    clear_pending: bool,
+}
+
+impl Gathered {
+    /// Adds an event; the last one gives the outcome.
+    pub(crate) fn take(&mut self, sandbox_id: &str, event: Event) -> Option<Outcome> {
+        match event {
+            Event::Started { .. } => {}
+            Event::Stdout(text) => {
+                self.clear_if_pending();
+                self.stdout.push_str(&text);
+            }
+            Event::Stderr(text) => {
+                self.clear_if_pending();
+                self.stderr.push_str(&text);
+            }
+            Event::Result(result) => {
+                self.clear_if_pending();
+                self.display(result);
+            }
+            Event::ClearOutput { wait } => {
+                self.clear_pending = true;
+                if !wait {
+                    self.clear_if_pending();
+                }
+            }
+            Event::Error(error) => self.error = Some(error),
+            Event::Ended(ended) => return Some(mem::take(self).end(sandbox_id, *ended)),
+        }
+        None
+    }
+
+    fn clear_if_pending(&mut self) {
+        if mem::take(&mut self.clear_pending) {
+            self.stdout.clear();
+            self.stderr.clear();
+            self.displays.clear();
+        }
+    }
+
+    /// An update takes the place of the display it updates.
+    fn display(&mut self, result: RichResult) {
+        let earlier = (result.kind == ResultKind::Update)
+            .then(|| {
+                self.displays.iter_mut().find(|shown| {
+                    shown.display_id.is_some() && shown.display_id == result.display_id
+                })
+            })
+            .flatten();
+        match earlier {
+            Some(shown) => shown.data = result.data,
+            None => self.displays.push(result),
+        }
+    }
+
+    fn end(self, sandbox_id: &str, ended: Ended) -> Outcome {
+        let truncated = was_truncated(&ended);
+        let bundles = self.displays.into_iter().enumerate();
+        Outcome {
+            stdout: mark_dropped(self.stdout, ended.stdout_dropped_bytes),
+            stderr: mark_dropped(self.stderr, ended.stderr_dropped_bytes),
+            verdict: Verdict::new(&ended, self.error),
+            results: bundles.flat_map(|(n, shown)| entries(n, shown)).collect(),
+            execution_count: ended.execution_count,
+            files: touched(sandbox_id, ended.files),
+            usage: ended.usage.into(),
+            truncated,
+        }
+    }
+}
+
+fn was_truncated(ended: &Ended) -> bool {
+    ended.files_truncated || ended.stdout_dropped_bytes > 0 || ended.stderr_dropped_bytes > 0
+}
+
+fn touched(sandbox_id: &str, files: Vec<crate::supervisor::FileChange>) -> Vec<TouchedFile> {
+    files
+        .into_iter()
+        .map(|file| TouchedFile::new(sandbox_id, file))
+        .collect()
+}
+
+fn entries(bundle: usize, shown: RichResult) -> impl Iterator<Item = Entry> {
+    let kind = kind_name(shown.kind);
+    shown.data.into_iter().map(move |(mime, data)| Entry {
+        mime,
+        data,
+        bundle,
+        kind,
+    })
+}
+
+fn kind_name(kind: ResultKind) -> &'static str {
+    match kind {
+        ResultKind::Display => "display",
+        ResultKind::ExecuteResult => "execute_result",
+        ResultKind::Update => "update",
+    }
+}
+
+impl Verdict {
+    fn new(ended: &Ended, raised: Option<PythonError>) -> Self {
+        let state = match ended.state {
+            KernelState::Kept => "kept",
+            KernelState::Lost => "lost",
+        };
+        let mut verdict = Self {
+            outcome: "ok",
+            state,
+            error: None,
+            error_value: None,
+            traceback: None,
+            exit_code: None,
+            signal: None,
+        };
+        let variables = match ended.state {
+            KernelState::Kept => "variables are kept",
+            KernelState::Lost => "variables are lost, files are kept",
+        };
+        let wall_seconds = ended.usage.wall.as_secs_f64();
+        let (outcome, sentence) = match ended.ending {
+            Ending::Ok => return verdict,
+            Ending::Error => ("error", String::new()),
+            Ending::Timeout => (
+                "timeout",
+                format!("the code was stopped after {wall_seconds:.1} seconds; {variables}"),
+            ),
+            Ending::Interrupted => (
+                "interrupted",
+                format!("the code was interrupted; {variables}"),
+            ),
+            Ending::OutOfMemory => (
+                "out_of_memory",
+                format!("the sandbox's memory limit was hit; {variables}"),
+            ),
+            Ending::KernelDied { code, signal } => {
+                (verdict.exit_code, verdict.signal) = (code, signal);
+                (
+                    "kernel_died",
+                    format!("{}; {variables}", death(code, signal)),
+                )
+            }
+        };
+        verdict.outcome = outcome;
+        let (name, value, traceback) = match raised {
+            Some(raised) => (raised.name, raised.value, Some(raised.traceback)),
+            None => ("Exception".to_owned(), String::new(), None),
+        };
+        verdict.traceback = traceback;
+        if ended.ending == Ending::Error {
+            (verdict.error, verdict.error_value) = (Some(name), Some(value));
+        } else {
+            (verdict.error, verdict.error_value) = (Some(outcome.to_owned()), Some(sentence));
+        }
+        verdict
+    }
+}
+
+fn death(code: Option<i32>, signal: Option<i32>) -> String {
+    match (code, signal) {
+        (_, Some(signal)) => {
+            let name =
+                nix::sys::signal::Signal::try_from(signal).map(nix::sys::signal::Signal::as_str);
+            format!(
+                "signal {signal} ({}) ended the Python process",
+                name.unwrap_or("unknown")
+            )
+        }
+        (Some(code), None) => format!("the Python process exited with code {code}"),
+        (None, None) => "the Python process ended".to_owned(),
+    }
+}
+
+/// Encodes events for a stream of JSON objects, counting the bundles.
+#[derive(Debug, Default)]
+pub(crate) struct Encoder {
+    bundles: usize,
+    error: Option<PythonError>,
+}
+
+impl Encoder {
+    /// One event as an object with a `type`.
+    pub(crate) fn encode(&mut self, sandbox_id: &str, event: Event) -> Value {
+        match event {
+            Event::Started { execution_count } => {
+                json!({ "type": "started", "execution_count": execution_count })
+            }
+            Event::Stdout(text) => json!({ "type": "stdout", "text": text }),
+            Event::Stderr(text) => json!({ "type": "stderr", "text": text }),
+            Event::ClearOutput { wait } => json!({ "type": "clear_output", "wait": wait }),
+            Event::Result(result) => self.result(result),
+            Event::Error(error) => {
+                let value = json!({
+                    "type": "error",
+                    "name": error.name,
+                    "value": error.value,
+                    "traceback": error.traceback,
+                });
+                self.error = Some(error);
+                value
+            }
+            Event::Ended(ended) => self.ended(sandbox_id, *ended),
+        }
+    }
+
+    fn result(&mut self, result: RichResult) -> Value {
+        let bundle = self.bundles;
+        self.bundles += 1;
+        json!({
+            "type": "result",
+            "kind": kind_name(result.kind),
+            "bundle": bundle,
+            "data": result.data,
+            "metadata": result.metadata,
+            "display_id": result.display_id,
+        })
+    }
+
+    /// Everything of an outcome that did not travel before.
+    fn ended(&mut self, sandbox_id: &str, ended: Ended) -> Value {
+        let verdict = Verdict::new(&ended, self.error.take());
+        let mut object = match serde_json::to_value(verdict) {
+            Ok(Value::Object(object)) => object,
+            _ => Map::new(),
+        };
+        object.insert("type".into(), "ended".into());
+        object.insert("execution_count".into(), ended.execution_count.into());
+        object.insert("truncated".into(), was_truncated(&ended).into());
+        object.insert(
+            "stdout_dropped_bytes".into(),
+            ended.stdout_dropped_bytes.into(),
+        );
+        object.insert(
+            "stderr_dropped_bytes".into(),
+            ended.stderr_dropped_bytes.into(),
+        );
+        object.insert("files".into(), json!(touched(sandbox_id, ended.files)));
+        object.insert("usage".into(), json!(Cost::from(ended.usage)));
+        Value::Object(object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervisor::Usage;
+
+    fn shown(kind: ResultKind, text: &str, display_id: Option<&str>) -> Event {
+        let mut data = Map::new();
+        data.insert("text/plain".into(), text.into());
+        Event::Result(RichResult {
+            kind,
+            data,
+            metadata: Map::new(),
+            display_id: display_id.map(String::from),
+        })
+    }
+
+    fn end(ending: Ending, state: KernelState) -> Event {
+        Event::Ended(Box::new(Ended {
+            ending,
+            state,
+            execution_count: 3,
+            files: Vec::new(),
+            files_truncated: false,
+            usage: Usage::default(),
+            stdout_dropped_bytes: 0,
+            stderr_dropped_bytes: 0,
+        }))
+    }
+
+    fn outcome(events: impl IntoIterator<Item = Event>) -> Outcome {
+        let mut gathered = Gathered::default();
+        let mut events = events.into_iter();
+        events
+            .find_map(|event| gathered.take("id", event))
+            .expect("an end")
+    }
+
+    fn finished(events: impl IntoIterator<Item = Event>) -> Outcome {
+        let end = end(Ending::Ok, KernelState::Kept);
+        outcome(events.into_iter().chain([end]))
+    }
+
+    #[test]
+    fn cleared_output_is_gone_at_once_or_with_the_next() {
+        let print = |text: &str| Event::Stdout(text.into());
+        let clear = |wait| Event::ClearOutput { wait };
+        assert_eq!(finished([print("a"), clear(false)]).stdout, "");
+        assert_eq!(finished([print("a"), clear(true)]).stdout, "a");
+        assert_eq!(finished([print("a"), clear(true), print("b")]).stdout, "b");
+        let display = shown(ResultKind::Display, "x", None);
+        let cleared = finished([display, clear(true), print("b")]);
+        assert!(cleared.results.is_empty());
+    }
+
+    #[test]
+    fn an_update_replaces_its_display() {
+        let updated = finished([
+            shown(ResultKind::Display, "0 %", Some("bar")),
+            shown(ResultKind::Display, "other", None),
+            shown(ResultKind::Update, "50 %", Some("bar")),
+            shown(ResultKind::Update, "of an earlier execution", Some("old")),
+        ]);
+        let texts: Vec<_> = updated.results.iter().map(|entry| &entry.data).collect();
+        assert_eq!(texts, ["50 %", "other", "of an earlier execution"]);
+        let bundles: Vec<_> = updated.results.iter().map(|entry| entry.bundle).collect();
+        assert_eq!(bundles, [0, 1, 2]);
+    }
+
+    #[test]
+    fn endings_are_distinct() {
+        let died = |code, signal| Ending::KernelDied { code, signal };
+        for (ending, state, error, said) in [
+            (Ending::Ok, KernelState::Kept, None, ""),
+            (Ending::Error, KernelState::Kept, Some("Exception"), ""),
+            (
+                Ending::Timeout,
+                KernelState::Kept,
+                Some("timeout"),
+                "variables are kept",
+            ),
+            (
+                Ending::Timeout,
+                KernelState::Lost,
+                Some("timeout"),
+                "files are kept",
+            ),
+            (
+                Ending::Interrupted,
+                KernelState::Kept,
+                Some("interrupted"),
+                "interrupted",
+            ),
+            (
+                Ending::OutOfMemory,
+                KernelState::Lost,
+                Some("out_of_memory"),
+                "memory limit",
+            ),
+            (
+                died(Some(3), None),
+                KernelState::Lost,
+                Some("kernel_died"),
+                "exited with code 3",
+            ),
+            (
+                died(None, Some(11)),
+                KernelState::Lost,
+                Some("kernel_died"),
+                "SIGSEGV",
+            ),
+        ] {
+            let verdict = outcome([end(ending, state)]).verdict;
+            assert_eq!(verdict.error.as_deref(), error, "{ending:?}");
+            let value = verdict.error_value.unwrap_or_default();
+            assert!(value.contains(said), "{ending:?}: {value}");
+            let kept = state == KernelState::Kept;
+            assert_eq!(verdict.state, if kept { "kept" } else { "lost" });
+        }
+    }
+
+    #[test]
+    fn an_exception_is_told_by_name_and_dropped_output_by_a_marker() {
+        let raised = Event::Error(PythonError {
+            name: "ValueError".into(),
+            value: "no".into(),
+            traceback: "Traceback".into(),
+        });
+        let verdict = outcome([raised, end(Ending::Error, KernelState::Kept)]).verdict;
+        assert_eq!(verdict.error.as_deref(), Some("ValueError"));
+        assert_eq!(verdict.error_value.as_deref(), Some("no"));
+        assert_eq!(verdict.traceback.as_deref(), Some("Traceback"));
+        let Event::Ended(mut ended) = end(Ending::Ok, KernelState::Kept) else {
+            unreachable!("just made");
+        };
+        ended.stdout_dropped_bytes = 7;
+        let cut = outcome([Event::Stdout("x".into()), Event::Ended(ended)]);
+        assert_eq!(cut.stdout, "x\n[7 more bytes of output were dropped]");
+        assert!(cut.truncated);
+    }
+}

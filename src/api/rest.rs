@@ -1,0 +1,197 @@
+//! The REST routes. Every success is exactly 200: clients of the first seed test for that.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::body::{self, Media};
+use super::error::Refusal;
+use super::outcome::{Outcome, gather};
+use super::wire::{
+    CommandAnswer, CommandRequest, CreateRequest, Created, ExecuteRequest, File, Listed,
+};
+use super::{App, download, lines, upload, whole};
+use crate::supervisor::{CommandSpec, CreateSpec, ExecuteSpec};
+
+/// Routes and what answers where there is none.
+pub(crate) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/health", get(health))
+        .route("/sandboxes", get(list))
+        .route("/sandbox/create", post(create))
+        .route("/sandbox/{id}/execute", post(execute))
+        .route("/sandbox/{id}/command", post(command))
+        .route("/sandbox/{id}/upload", post(upload::upload))
+        .route("/sandbox/{id}/files", get(files))
+        .route("/sandbox/{id}/download/{*path}", get(download::download))
+        .route("/sandbox/{id}/close", post(close))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+}
+
+async fn unknown_route() -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such route")
+}
+
+async fn wrong_method() -> Refusal {
+    Refusal::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "this route does not take that method",
+    )
+}
+
+/// The `{id}` of a route, as it stands there: an id needs no decoding, so what would need it is
+/// simply unknown.
+pub(crate) struct SandboxId(pub(crate) String);
+
+impl<S: Sync> FromRequestParts<S> for SandboxId {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let segment = parts.uri.path().split('/').nth(2);
+        Ok(Self(segment.unwrap_or_default().to_owned()))
+    }
+}
+
+async fn health() -> Json<Value> {
+    Json(json!({ "status": "healthy" }))
+}
+
+async fn list(State(app): State<Arc<App>>) -> Json<BTreeMap<String, Listed>> {
+    let sandboxes = app.supervisor.list().into_iter();
+    Json(
+        sandboxes
+            .map(|info| (info.id.clone(), info.into()))
+            .collect(),
+    )
+}
+
+async fn create(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Created>, Refusal> {
+    let bytes = body::read(&headers, body, app.body_limit(), app.stall()).await?;
+    let request: CreateRequest = if bytes.is_empty() {
+        CreateRequest::default()
+    } else {
+        json_of(&headers, &bytes)?
+    };
+    let info = whole::create(&app.supervisor, CreateSpec::try_from(request)?).await?;
+    Ok(Json(info.into()))
+}
+
+async fn close(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+) -> Result<Json<Value>, Refusal> {
+    whole::close(&app.supervisor, &id).await?;
+    Ok(Json(
+        json!({ "status": "success", "message": "Sandbox closed" }),
+    ))
+}
+
+async fn execute(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    app.supervisor.info(&id)?;
+    let request = execute_request(&app, &headers, body).await?;
+    let stream = request.stream.unwrap_or_else(|| lines::accepted(&headers));
+    let execution = app
+        .supervisor
+        .execute(&id, ExecuteSpec::try_from(request)?)
+        .await?;
+    if stream {
+        return Ok(lines::response(id, execution));
+    }
+    // This future is dropped when the client goes away, and the execution with it.
+    let outcome: Option<Outcome> = gather(&id, execution).await;
+    outcome
+        .map(|outcome| Json(outcome).into_response())
+        .ok_or_else(execution_lost)
+}
+
+/// The supervisor let go of an execution without saying how it ended.
+pub(crate) fn execution_lost() -> Refusal {
+    Refusal::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "execution_lost",
+        "the sandbox was closed while the code ran",
+    )
+}
+
+/// The code itself, or JSON around it.
+async fn execute_request(
+    app: &App,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<ExecuteRequest, Refusal> {
+    if body::media(headers) == Media::Json {
+        let bytes = body::read(headers, body, app.body_limit(), app.stall()).await?;
+        return body::decode(&bytes);
+    }
+    let bytes = body::read(headers, body, app.code_limit(), app.stall()).await?;
+    String::from_utf8(bytes)
+        .map(ExecuteRequest::of_code)
+        .map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            Refusal::bad_request(
+                "invalid_utf8",
+                format!("the code is not valid UTF-8 from byte {at} on"),
+            )
+        })
+}
+
+async fn command(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<CommandAnswer>, Refusal> {
+    app.supervisor.info(&id)?;
+    let bytes = body::read(&headers, body, app.body_limit(), app.stall()).await?;
+    let request: CommandRequest = json_of(&headers, &bytes)?;
+    let spec = CommandSpec::try_from(request)?;
+    let outcome = app.supervisor.command(&id, spec).await?;
+    Ok(Json(outcome.into()))
+}
+
+async fn files(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+) -> Result<Json<Vec<File>>, Refusal> {
+    let entries = app.supervisor.list_files(&id).await?.into_iter();
+    Ok(Json(entries.map(|entry| File::new(&id, entry)).collect()))
+}
+
+fn json_of<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Refusal> {
+    match body::media(headers) {
+        Media::Json | Media::Unstated => body::decode(bytes),
+        Media::Other => Err(body::json_required()),
+    }
+}
+
+/// Whether the client asks for this type by name.
+pub(crate) fn accepts(headers: &HeaderMap, mime: &str) -> bool {
+    headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|range| range.split(';').next())
+        .any(|range| range.trim().eq_ignore_ascii_case(mime))
+}

@@ -1,0 +1,212 @@
+//! The port: connections in, limits on them, and an orderly end.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use futures_util::FutureExt;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+use super::error::{Error, Refusal};
+use super::guard::Guard;
+use super::socket::Socket;
+use super::{App, mcp, rest};
+use crate::config::{self, Config};
+use crate::supervisor::Supervisor;
+
+/// Requests that run when the service is told to stop may end within this time.
+const DRAIN: Duration = Duration::from_secs(10);
+/// Bytes of a request's head, and of what is read ahead of a body.
+const HEAD_BYTES: usize = 64 * 1024;
+const HEADERS: usize = 100;
+/// Pause after a failed accept: it fails for want of descriptors or memory, and at once again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until `shutdown` completes and the requests that run then have ended, or their time is
+/// over. Code of requests that are cut off is interrupted.
+///
+/// # Errors
+/// Where the listener's address may not be served with this configuration.
+pub async fn serve(
+    listener: TcpListener,
+    supervisor: Supervisor,
+    config: &Config,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let guard = Guard::new(&config.server, listener.local_addr()?)?;
+    let app = Arc::new(App {
+        supervisor,
+        server: config.server.clone(),
+        code_bytes: config.limits.code_bytes,
+    });
+    let stopping = CancellationToken::new();
+    let cut_off = CancellationToken::new();
+    let mcp = mcp::Endpoint::new(&app, &config.limits, &stopping, &cut_off);
+    let router = router(app, mcp, Arc::new(guard));
+    let mut connections = JoinSet::new();
+    tokio::select! {
+        () = accept(&listener, &router, &config.server, &stopping, &mut connections) => {}
+        () = shutdown => {}
+    }
+    drop(listener);
+    stopping.cancel();
+    let drained = timeout(DRAIN, async {
+        while connections.join_next().await.is_some() {}
+    });
+    if drained.await.is_err() {
+        tracing::warn!(
+            connections = connections.len(),
+            "cutting off requests that still run"
+        );
+    }
+    cut_off.cancel();
+    connections.shutdown().await;
+    Ok(())
+}
+
+fn router(app: Arc<App>, mcp: mcp::Endpoint, guard: Arc<Guard>) -> Router {
+    rest::routes()
+        .with_state(app)
+        .route("/mcp", any(mcp::endpoint).with_state(mcp))
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(Arc::clone(&guard), check_key))
+        .layer(cors(Arc::clone(&guard)))
+        .layer(from_fn_with_state(guard, check_sender))
+        .layer(from_fn(observe))
+}
+
+/// Outermost: a panic becomes an answer, every answer its common headers, every request a line.
+async fn observe(request: Request, next: Next) -> Response {
+    let begun = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let mut response = answered.unwrap_or_else(|_| {
+        tracing::error!(%method, ?path, "a request's handler panicked");
+        Refusal::internal().into_response()
+    });
+    let status = response.status().as_u16();
+    let milliseconds = begun.elapsed().as_millis();
+    tracing::debug!(%method, ?path, status, milliseconds, "answered");
+    let headers = response.headers_mut();
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn check_sender(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refusal> {
+    guard.check_host(request.uri(), request.headers())?;
+    guard.check_origin(request.headers())?;
+    Ok(next.run(request).await)
+}
+
+/// `/health` says nothing that a connection does not, and what watches a service has no key.
+async fn check_key(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Refusal> {
+    if request.uri().path() != "/health" {
+        guard.check_key(request.headers())?;
+    }
+    Ok(next.run(request).await)
+}
+
+/// Lets pages of the origins that [`Guard`] admits read our answers.
+fn cors(guard: Arc<Guard>) -> CorsLayer {
+    let admitted = move |origin: &HeaderValue, _: &_| {
+        origin
+            .to_str()
+            .is_ok_and(|origin| guard.admits_origin(origin))
+    };
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::predicate(admitted))
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
+        .allow_headers(tower_http::cors::AllowHeaders::mirror_request())
+        .expose_headers([
+            HeaderName::from_static("mcp-session-id"),
+            header::CONTENT_DISPOSITION,
+            header::RETRY_AFTER,
+        ])
+}
+
+/// Takes connections for ever; past the limit they wait in the kernel's queue.
+async fn accept(
+    listener: &TcpListener,
+    router: &Router,
+    server: &config::Server,
+    stopping: &CancellationToken,
+    connections: &mut JoinSet<()>,
+) {
+    let places = Arc::new(Semaphore::new(server.max_connections));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        while connections.try_join_next().is_some() {}
+        let tcp = match listener.accept().await {
+            Ok((tcp, _)) => tcp,
+            Err(error) => {
+                tracing::warn!(%error, "failed to accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let connection = connection(tcp, router.clone(), server, stopping.clone());
+        connections.spawn(connection.map(|()| drop(place)));
+    }
+}
+
+/// HTTP/1.1 on one connection, until it ends or, once stopping, its request has been answered.
+fn connection(
+    tcp: TcpStream,
+    router: Router,
+    server: &config::Server,
+    stopping: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    // Answers are small and waited for: without this, Nagle's algorithm and delayed
+    // acknowledgements hold the second packet of an answer back for 40 ms.
+    let _ = tcp.set_nodelay(true);
+    let socket = Socket::new(tcp, Duration::from_secs(server.body_timeout_seconds));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_secs(server.header_timeout_seconds))
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS)
+        .serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
+    async move {
+        let mut connection = std::pin::pin!(connection);
+        let ended: Result<(), hyper::Error> = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stopping.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection broke off");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! What travels: request bodies in, answers out. Names and shapes are the contract's.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rmcp::schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::error::Refusal;
+use crate::supervisor::{
+    Change, CommandOutcome, CommandSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry,
+    SandboxInfo, Usage,
+};
+
+/// Body of `POST /sandbox/create`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CreateRequest {
+    name: Option<String>,
+    mirror: Option<String>,
+    memory_bytes: Option<u64>,
+    cpus: Option<f64>,
+    disk_bytes: Option<u64>,
+    processes: Option<u64>,
+    lease_seconds: Option<u64>,
+    idle_seconds: Option<u64>,
+    network: Option<Value>,
+    env: Option<BTreeMap<String, String>>,
+}
+
+impl TryFrom<CreateRequest> for CreateSpec {
+    type Error = Refusal;
+
+    fn try_from(request: CreateRequest) -> Result<Self, Refusal> {
+        if request.mirror.is_some_and(|mirror| mirror != "default") {
+            return Err(Refusal::invalid(
+                "mirror",
+                "mirror: there is only the mirror \"default\"",
+            ));
+        }
+        let offline = match &request.network {
+            None | Some(Value::Bool(false)) => true,
+            Some(policy) => policy == "none",
+        };
+        if !offline {
+            return Err(Refusal::invalid(
+                "network",
+                "network: sandboxes have no network; leave it out or say \"none\"",
+            ));
+        }
+        Ok(Self {
+            name: request.name,
+            memory_bytes: request.memory_bytes,
+            cpus: request.cpus,
+            disk_bytes: request.disk_bytes,
+            processes: request.processes,
+            lease_seconds: request.lease_seconds,
+            idle_seconds: request.idle_seconds,
+            env: request.env.unwrap_or_default(),
+        })
+    }
+}
+
+/// JSON body of `POST /sandbox/{id}/execute`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExecuteRequest {
+    pub(crate) code: String,
+    #[serde(default)]
+    context_id: Option<String>,
+    #[serde(default)]
+    timeout_seconds: Option<f64>,
+    #[serde(default)]
+    env: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    pub(crate) stream: Option<bool>,
+}
+
+impl ExecuteRequest {
+    /// Only code.
+    pub(crate) fn of_code(code: String) -> Self {
+        Self {
+            code,
+            ..Self::default()
+        }
+    }
+}
+
+impl TryFrom<ExecuteRequest> for ExecuteSpec {
+    type Error = Refusal;
+
+    fn try_from(request: ExecuteRequest) -> Result<Self, Refusal> {
+        if request.context_id.is_some_and(|id| id != "default") {
+            return Err(Refusal::new(
+                axum::http::StatusCode::NOT_FOUND,
+                "context_not_found",
+                "a sandbox has only the context \"default\"",
+            ));
+        }
+        Ok(Self {
+            code: request.code,
+            timeout: seconds(request.timeout_seconds)?,
+            env: request.env.unwrap_or_default(),
+        })
+    }
+}
+
+/// Body of `POST /sandbox/{id}/command`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CommandRequest {
+    command: String,
+    #[serde(default)]
+    timeout_seconds: Option<f64>,
+    #[serde(default)]
+    cwd: Option<String>,
+    #[serde(default)]
+    env: Option<BTreeMap<String, String>>,
+}
+
+impl TryFrom<CommandRequest> for CommandSpec {
+    type Error = Refusal;
+
+    fn try_from(request: CommandRequest) -> Result<Self, Refusal> {
+        Ok(Self {
+            command: request.command,
+            cwd: request.cwd,
+            env: request.env.unwrap_or_default(),
+            timeout: seconds(request.timeout_seconds)?,
+        })
+    }
+}
+
+/// A positive number of seconds; the upper limit is the supervisor's.
+pub(crate) fn seconds(timeout_seconds: Option<f64>) -> Result<Option<Duration>, Refusal> {
+    let Some(value) = timeout_seconds else {
+        return Ok(None);
+    };
+    match Duration::try_from_secs_f64(value) {
+        Ok(timeout) if !timeout.is_zero() => Ok(Some(timeout)),
+        _ => Err(Refusal::invalid(
+            "timeout_seconds",
+            "timeout_seconds: must be a positive number",
+        )),
+    }
+}
+
+/// A sandbox that was created.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct Created {
+    /// Names the sandbox in every other call.
+    pub(crate) sandbox_id: String,
+    /// Free text for people.
+    pub(crate) name: String,
+    /// RFC 3339, UTC.
+    pub(crate) created_at: String,
+    /// When it is closed at the latest, RFC 3339, UTC.
+    pub(crate) expires_at: String,
+}
+
+impl From<SandboxInfo> for Created {
+    fn from(info: SandboxInfo) -> Self {
+        Self {
+            created_at: rfc3339(info.created_at),
+            expires_at: rfc3339(info.expires_at),
+            sandbox_id: info.id,
+            name: info.name,
+        }
+    }
+}
+
+/// A sandbox in `GET /sandboxes`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Listed {
+    name: String,
+    created_at: String,
+    expires_at: String,
+    last_used_at: String,
+    state: &'static str,
+}
+
+impl From<SandboxInfo> for Listed {
+    fn from(info: SandboxInfo) -> Self {
+        Self {
+            created_at: rfc3339(info.created_at),
+            expires_at: rfc3339(info.expires_at),
+            last_used_at: rfc3339(info.last_used_at),
+            state: info.state.as_str(),
+            name: info.name,
+        }
+    }
+}
+
+/// A command that ended.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct CommandAnswer {
+    /// What the command wrote to its standard output.
+    pub(crate) stdout: String,
+    /// What it wrote to standard error.
+    pub(crate) stderr: String,
+    /// 0 for success; 128 + n when signal n ended it; 124 when its time was over.
+    pub(crate) exit_code: i32,
+    /// Its time was over and it was killed.
+    pub(crate) timed_out: bool,
+    /// The sandbox's memory limit killed a process meanwhile.
+    pub(crate) out_of_memory: bool,
+    /// Output beyond the limit was dropped.
+    pub(crate) truncated: bool,
+    /// How long it took.
+    pub(crate) wall_seconds: f64,
+}
+
+impl From<CommandOutcome> for CommandAnswer {
+    fn from(outcome: CommandOutcome) -> Self {
+        let dropped = [outcome.stdout_dropped_bytes, outcome.stderr_dropped_bytes];
+        Self {
+            stdout: mark_dropped(outcome.stdout, dropped[0]),
+            stderr: mark_dropped(outcome.stderr, dropped[1]),
+            exit_code: outcome.exit_code,
+            timed_out: outcome.timed_out,
+            out_of_memory: outcome.out_of_memory,
+            truncated: dropped.iter().any(|&bytes| bytes > 0),
+            wall_seconds: outcome.wall.as_secs_f64(),
+        }
+    }
+}
+
+/// Ends over-long output with a marker.
+pub(crate) fn mark_dropped(mut text: String, dropped_bytes: u64) -> String {
+    if dropped_bytes > 0 {
+        let _ = write!(
+            text,
+            "\n[{dropped_bytes} more bytes of output were dropped]"
+        );
+    }
+    text
+}
+
+/// A file of the working directory.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct File {
+    /// Relative to the working directory.
+    pub(crate) path: String,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// RFC 3339, UTC.
+    pub(crate) modified_at: String,
+    /// Where this service serves it.
+    pub(crate) url: String,
+}
+
+impl File {
+    pub(crate) fn new(sandbox_id: &str, entry: FileEntry) -> Self {
+        Self {
+            url: download_url(sandbox_id, &entry.path),
+            modified_at: rfc3339(entry.modified_at),
+            path: entry.path,
+            size: entry.size,
+        }
+    }
+}
+
+/// A file that an execution touched.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct TouchedFile {
+    /// Relative to the working directory.
+    pub(crate) path: String,
+    /// Bytes afterwards, 0 when deleted.
+    pub(crate) size: u64,
+    /// `created`, `changed` or `deleted`.
+    pub(crate) change: &'static str,
+    /// Where this service serves it; null when deleted.
+    pub(crate) url: Option<String>,
+}
+
+impl TouchedFile {
+    pub(crate) fn new(sandbox_id: &str, file: FileChange) -> Self {
+        let (change, url) = match file.change {
+            Change::Created => ("created", Some(download_url(sandbox_id, &file.path))),
+            Change::Changed => ("changed", Some(download_url(sandbox_id, &file.path))),
+            Change::Deleted => ("deleted", None),
+        };
+        Self {
+            path: file.path,
+            size: file.size,
+            change,
+            url,
+        }
+    }
+}
+
+/// What an execution cost.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct Cost {
+    /// Wall time.
+    wall_seconds: f64,
+    /// CPU time in user code.
+    cpu_user_seconds: f64,
+    /// CPU time in the kernel.
+    cpu_system_seconds: f64,
+    /// Highest memory of the sandbox so far.
+    peak_memory_bytes: u64,
+    /// Processes and threads at the end.
+    processes: u64,
+    /// Which of `memory`, `processes`, `output`, `time` were hit.
+    limits_hit: Vec<&'static str>,
+}
+
+impl From<Usage> for Cost {
+    fn from(usage: Usage) -> Self {
+        Self {
+            wall_seconds: usage.wall.as_secs_f64(),
+            cpu_user_seconds: usage.cpu_user.as_secs_f64(),
+            cpu_system_seconds: usage.cpu_system.as_secs_f64(),
+            peak_memory_bytes: usage.peak_memory_bytes,
+            processes: usage.processes,
+            limits_hit: usage.limits_hit,
+        }
+    }
+}
+
+/// Path of a file's download on this service.
+pub(crate) fn download_url(sandbox_id: &str, path: &str) -> String {
+    format!(
+        "/sandbox/{sandbox_id}/download/{}",
+        percent_encode(path, b"/")
+    )
+}
+
+/// RFC 3986: everything but unreserved characters and `keep` is encoded.
+pub(crate) fn percent_encode(text: &str, keep: &[u8]) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for &byte in text.as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || keep.contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+/// `2026-01-31T12:34:56.789Z`.
+pub(crate) fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = civil(days);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        since.subsec_millis()
+    )
+}
+
+/// Days since 1970 to a date (Howard Hinnant's `civil_from_days`, for dates after 1970).
+fn civil(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_709_251_199, "2024-02-29T23:59:59.000Z"),
+            (1_767_225_600, "2026-01-01T00:00:00.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn urls_are_ascii_and_keep_their_slashes() {
+        assert_eq!(
+            download_url("id", "a dir/ä%?#\n.csv"),
+            "/sandbox/id/download/a%20dir/%C3%A4%25%3F%23%0A.csv"
+        );
+    }
+
+    #[test]
+    fn timeouts_are_positive_and_finite() {
+        assert_eq!(seconds(None).ok(), Some(None));
+        assert_eq!(
+            seconds(Some(0.5)).ok(),
+            Some(Some(Duration::from_millis(500)))
+        );
+        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
+            assert!(seconds(Some(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

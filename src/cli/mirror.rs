@@ -1,0 +1,222 @@
+//! `sandcell mirror`: the base on the command line.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use crate::mirror::{Error, Listed, Mirror, Store, TerminalProgress};
+
+/// The base file system that every sandbox shares.
+#[derive(Debug, Subcommand)]
+pub enum MirrorCommand {
+    /// Build the base where there is none for this version of sandcell
+    ///
+    /// Takes about a minute and 1 GB of disk, and needs root. `sandcell serve` does the same when
+    /// it starts without a base. Packages come from where this host's apt and pip get theirs.
+    Build {
+        /// Build even where there is a base, to take up Debian's security updates
+        #[arg(long)]
+        fresh: bool,
+    },
+    /// Show the mirrors on this host, newest first
+    List {
+        /// Print one JSON array instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Hash every file of a mirror again and name each difference
+    ///
+    /// Exits with 1 when there is one.
+    Verify {
+        /// A mirror's id or the start of it; the current base where none is given
+        id: Option<String>,
+    },
+    /// Delete mirrors that nobody uses
+    Remove {
+        /// Ids, or the starts of ids
+        #[arg(required_unless_present = "outdated")]
+        ids: Vec<String>,
+        /// Every mirror that another version of sandcell built
+        #[arg(long, conflicts_with = "ids")]
+        outdated: bool,
+    },
+}
+
+/// Carries out a command on the store in `mirrors_dir`. Results go to stdout; progress and errors
+/// to stderr. Exit status: 0 done, 1 differences found or failed.
+pub fn run(command: MirrorCommand, mirrors_dir: &Path) -> ExitCode {
+    let done = Store::open(mirrors_dir).and_then(|store| match command {
+        MirrorCommand::Build { fresh } => build(&store, fresh),
+        MirrorCommand::List { json } => list(&store, json),
+        MirrorCommand::Verify { id } => verify(&store, id.as_deref()),
+        MirrorCommand::Remove { ids, outdated } => remove(&store, &ids, outdated),
+    });
+    done.unwrap_or_else(|error| {
+        eprintln!("sandcell: failed to {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn build(store: &Store, fresh: bool) -> Result<ExitCode, Error> {
+    let before = store.find_base()?;
+    if let (Some(mirror), false) = (&before, fresh) {
+        println!("{} is built already", mirror.id);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut progress = TerminalProgress::new();
+    let mut show = |event| progress.show(event);
+    let built = if fresh {
+        store.rebuild_base(&mut show)
+    } else {
+        store.build_base(&mut show)
+    };
+    progress.finish();
+    let mirror = built?;
+    if before.is_some_and(|before| before.id == mirror.id) {
+        println!("{} is up to date", mirror.id);
+    } else {
+        println!(
+            "{} built in {} s: {} in {} entries",
+            mirror.id,
+            mirror.record.build_seconds,
+            size(mirror.record.size_bytes),
+            mirror.record.entries
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(store: &Store, as_json: bool) -> Result<ExitCode, Error> {
+    let listed = store.list()?;
+    if as_json {
+        let rows: Vec<_> = listed.iter().map(json_of).collect();
+        println!("{:#}", json!(rows));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if listed.is_empty() {
+        println!("no mirror yet; `sandcell mirror build` makes one");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!(
+        "{:32}  {:>8}  {:10}  {:6}  RECIPE",
+        "ID", "SIZE", "BUILT", "IN USE"
+    );
+    for Listed {
+        mirror,
+        in_use,
+        current,
+    } in &listed
+    {
+        println!(
+            "{:32}  {:>8}  {:10}  {:6}  {}",
+            mirror.id,
+            size(mirror.record.size_bytes),
+            day(mirror.record.created_at),
+            if *in_use { "yes" } else { "no" },
+            if *current { "current" } else { "outdated" },
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json_of(listed: &Listed) -> serde_json::Value {
+    let Mirror { id, root, record } = &listed.mirror;
+    json!({
+        "id": id,
+        "root": root,
+        "size_bytes": record.size_bytes,
+        "entries": record.entries,
+        "created_at": record.created_at,
+        "build_seconds": record.build_seconds,
+        "in_use": listed.in_use,
+        "current": listed.current,
+    })
+}
+
+fn verify(store: &Store, id: Option<&str>) -> Result<ExitCode, Error> {
+    let mirror = match id {
+        Some(id) => store.find(id)?,
+        None => match store.find_base()? {
+            Some(mirror) => mirror,
+            None => {
+                eprintln!("sandcell: there is no base yet; `sandcell mirror build` makes one");
+                return Ok(ExitCode::FAILURE);
+            }
+        },
+    };
+    let _lock = mirror.lock_shared()?;
+    let report = mirror.verify(&mut |_| ())?;
+    for difference in &report.differences {
+        println!("{difference}");
+    }
+    if report.is_clean() {
+        println!(
+            "{} is as it was built: {} in {} entries",
+            mirror.id,
+            size(report.size_bytes),
+            report.entries
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!(
+        "sandcell: {} differs from what was built, {} times; `sandcell mirror build --fresh` \
+         makes it whole",
+        mirror.id,
+        report.differences.len()
+    );
+    Ok(ExitCode::FAILURE)
+}
+
+fn remove(store: &Store, ids: &[String], outdated: bool) -> Result<ExitCode, Error> {
+    let mut removed = Vec::new();
+    if outdated {
+        removed = store.collect()?;
+    }
+    for id in ids {
+        removed.push(store.remove(id)?);
+    }
+    for mirror in &removed {
+        println!("{} removed: {}", mirror.id, size(mirror.record.size_bytes));
+    }
+    if removed.is_empty() {
+        println!("nothing to remove");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn size(bytes: u64) -> String {
+    indicatif::HumanBytes(bytes).to_string()
+}
+
+/// The UTC date of a time in seconds since 1970, as `YYYY-MM-DD` (civil-from-days, Gregorian).
+fn day(seconds: u64) -> String {
+    let days = seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_the_calendars() {
+        assert_eq!(day(0), "1970-01-01");
+        assert_eq!(day(951_782_400), "2000-02-29");
+        assert_eq!(day(1_798_761_599), "2026-12-31");
+        assert_eq!(day(1_798_761_600), "2027-01-01");
+    }
+}

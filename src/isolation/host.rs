@@ -1,0 +1,408 @@
+//! The supervisor's half: starts the nursery, asks it for zygotes and sandboxes, and talks to inits.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::mount::OpenTreeFlags;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::cgroup::{SandboxCgroup, ServiceCgroup};
+use super::channel::{self, Channel, Packet};
+use super::error::{Context, Error};
+use super::host_root::{HostRoots, tmpfs_takes_user_xattrs};
+use super::posture::Namespaces;
+use super::spec::{
+    BLOCK_IDS, FileWork, FromNursery, MIRROR_OWNER, NurserySetup, Reply, SandboxSpec, ToInit,
+    ToNursery,
+};
+use super::sys::{self, Fork, Image};
+
+/// Longest that our own processes may take over a step of the set-up.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
+/// `MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV` (mount_setattr(2)).
+const MIRROR_ATTRIBUTES: u64 = 0x1 | 0x2 | 0x4;
+/// Blocks of ids that are tried; as many services may run on one host.
+const MAX_BLOCKS: u32 = 256;
+
+/// A nursery that was started, before tokio watches it.
+#[derive(Debug)]
+pub struct SpawnedNursery {
+    socket: OwnedFd,
+    pidfd: OwnedFd,
+    ids: IdBlock,
+    roots: Option<HostRoots>,
+}
+
+/// Starts the nursery from `program` (this binary), in its own cgroup, over the mirror at `mirror`.
+/// May be called with other threads running.
+pub fn spawn_nursery(
+    program: &Path,
+    mirror: &Path,
+    cgroup: &ServiceCgroup,
+) -> Result<SpawnedNursery, Error> {
+    let ids = IdBlock::take()?;
+    let roots = if tmpfs_takes_user_xattrs()? {
+        None
+    } else {
+        Some(HostRoots::new(detached_mirror(mirror)?)?)
+    };
+    let image = Image::new(
+        sealed_copy(program)?,
+        vec![c"sandcell".into(), c"nursery".into()],
+    );
+    let mirror = detached_mirror(mirror)?;
+    let (ours, theirs) = channel::pair().context("make a socket pair")?;
+    let (waiting, go) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("make a pipe")?;
+    let dir = cgroup.nursery_dir()?;
+    let flags = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWNET
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC;
+    match sys::fork_into(flags as u64, Some(dir.as_fd())) {
+        Ok(Fork::Child) => sys::exec_in_child(&image, waiting.as_fd(), theirs.as_fd()),
+        Err(e) => Err(Error::Unsupported(format!(
+            "failed to create the outer namespaces: {e}; sandcell needs root, Linux 5.14 or later and \
+             user namespaces (sysctl user.max_user_namespaces above 0)"
+        ))),
+        Ok(Fork::Parent { pid, pidfd }) => {
+            drop(theirs);
+            let map = format!(
+                "0 {MIRROR_OWNER} 1\n1 {} {}\n",
+                ids.first + 1,
+                BLOCK_IDS - 1
+            );
+            for kind in ["uid_map", "gid_map"] {
+                let path = format!("/proc/{pid}/{kind}");
+                fs::write(&path, &map).map_err(Error::path("write", path))?;
+            }
+            rustix::io::write(&go, b"g").context("let the nursery go")?;
+            channel::send_json(ours.as_fd(), &NurserySetup {}, &[mirror.as_fd()])
+                .context("set the nursery up")?;
+            let answer = channel::receive(ours.as_fd()).context("hear from the nursery")?;
+            read_answer(answer)?;
+            Ok(SpawnedNursery {
+                socket: ours,
+                pidfd,
+                ids,
+                roots,
+            })
+        }
+    }
+}
+
+/// This binary as a sealed memfd: executable for unprivileged ids wherever the file lies, and
+/// beyond the reach of anything that could overwrite it (CVE-2019-5736).
+fn sealed_copy(program: &Path) -> Result<OwnedFd, Error> {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    let mut from = File::open(program).map_err(Error::path("open", program))?;
+    let memfd = memfd_create("sandcell", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .context("create a memfd")?;
+    let mut to = File::from(memfd);
+    io::copy(&mut from, &mut to).context("copy the program")?;
+    to.flush().context("copy the program")?;
+    rustix::fs::fchmod(&to, rustix::fs::Mode::from_raw_mode(0o555))
+        .context("make it executable")?;
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    fcntl_add_seals(&to, seals).context("seal the program")?;
+    // A descriptor open for writing would make the exec fail with ETXTBSY.
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&to));
+    let read_only = File::open(&path).context("reopen the program")?;
+    Ok(read_only.into())
+}
+
+/// The mirror as a detached mount, read-only, without set-uid and devices.
+fn detached_mirror(mirror: &Path) -> Result<OwnedFd, Error> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree =
+        rustix::mount::open_tree(rustix::fs::CWD, mirror, flags).map_err(|e| Error::Path {
+            step: "clone the mount of",
+            path: mirror.into(),
+            source: e.into(),
+        })?;
+    sys::mount_setattr(tree.as_fd(), MIRROR_ATTRIBUTES).context("make the mirror read-only")?;
+    Ok(tree)
+}
+
+/// Host ids that only this service maps. Held by an abstract socket, so the kernel frees the block
+/// when the service dies, and no file is left behind.
+#[derive(Debug)]
+struct IdBlock {
+    first: u32,
+    _held: UnixListener,
+}
+
+impl IdBlock {
+    fn take() -> Result<Self, Error> {
+        for k in 1..=MAX_BLOCKS {
+            let name = SocketAddr::from_abstract_name(format!("sandcell/ids/{k}"))
+                .context("name a block of ids")?;
+            if let Ok(held) = UnixListener::bind_addr(&name) {
+                return Ok(Self {
+                    first: MIRROR_OWNER + k * BLOCK_IDS,
+                    _held: held,
+                });
+            }
+        }
+        Err(Error::Unsupported(format!(
+            "all {MAX_BLOCKS} blocks of host ids are taken by other sandcell services; stop one"
+        )))
+    }
+}
+
+fn read_answer(packet: Option<Packet>) -> Result<Option<OwnedFd>, Error> {
+    let packet = packet.ok_or_else(|| Error::Refused("the nursery died".into()))?;
+    match packet.decode().context("read the nursery's answer")? {
+        FromNursery::Done {} => Ok(packet.fds.into_iter().next()),
+        FromNursery::Failed { error } => Err(Error::Refused(error)),
+    }
+}
+
+/// The nursery, one request at a time.
+#[derive(Debug)]
+pub struct Nursery {
+    channel: Mutex<Channel>,
+    process: Process,
+    ids: IdBlock,
+    roots: Option<HostRoots>,
+}
+
+impl Nursery {
+    /// Must be called within a tokio runtime.
+    pub fn attach(spawned: SpawnedNursery) -> Result<Self, Error> {
+        Ok(Self {
+            channel: Mutex::new(Channel::new(spawned.socket).context("watch the nursery")?),
+            process: Process::new(spawned.pidfd)?,
+            ids: spawned.ids,
+            roots: spawned.roots,
+        })
+    }
+
+    /// Host id of the user of the sandbox with the given id inside.
+    pub fn host_id(&self, user_id: u32) -> u32 {
+        self.ids.first + user_id
+    }
+
+    /// Resolves when the nursery has died, and with it everything below.
+    pub async fn died(&self) {
+        self.process.exited().await;
+        self.process.reap();
+    }
+
+    /// Kills the nursery and so everything below it.
+    pub fn kill(&self) {
+        self.process.kill();
+    }
+
+    /// Starts a zygote that speaks on `socket`.
+    pub async fn start_zygote(
+        &self,
+        socket: OwnedFd,
+        files: BTreeMap<String, String>,
+        env: BTreeMap<String, String>,
+    ) -> Result<Process, Error> {
+        let pidfd = self
+            .ask(&ToNursery::Zygote { files, env }, &[socket.as_fd()])
+            .await?;
+        Process::new(pidfd)
+    }
+
+    /// Starts a sandbox in its cgroup and waits until its init is ready.
+    pub async fn start_sandbox(
+        &self,
+        mut spec: SandboxSpec,
+        cgroup: &SandboxCgroup,
+    ) -> Result<Init, Error> {
+        let (ours, theirs) = channel::pair().context("make a socket pair")?;
+        let dir = cgroup.leaf_dir("init")?;
+        let joins = cgroup.v1_procs()?;
+        let mounts = self
+            .roots
+            .as_ref()
+            .map(|roots| roots.make(&spec))
+            .transpose()?;
+        spec.root_from_host = mounts.is_some();
+        let mut fds = vec![theirs.as_fd(), dir.as_fd()];
+        fds.extend(mounts.iter().flatten().map(AsFd::as_fd));
+        fds.extend(joins.iter().map(AsFd::as_fd));
+        let pidfd = self.ask(&ToNursery::Sandbox(spec), &fds).await?;
+        drop(theirs);
+        Init::ready(ours, pidfd).await
+    }
+
+    async fn ask(&self, request: &ToNursery, fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, Error> {
+        let channel = self.channel.lock().await;
+        let exchange = async {
+            channel.send_json(request, fds).await?;
+            channel.receive().await
+        };
+        let answer = timeout(SETUP_TIMEOUT, exchange)
+            .await
+            .map_err(|_| Error::Refused("the nursery does not answer".into()))?
+            .context("ask the nursery")?;
+        read_answer(answer)?.ok_or_else(|| Error::Refused("the nursery sent no pidfd".into()))
+    }
+}
+
+/// A process named by its pidfd: no pid that could be reused.
+#[derive(Debug)]
+pub struct Process {
+    pidfd: AsyncFd<OwnedFd>,
+    pid: i32,
+}
+
+impl Process {
+    /// Takes over a pidfd.
+    pub fn new(pidfd: OwnedFd) -> Result<Self, Error> {
+        let pid = pid_of(pidfd.as_fd())?;
+        Ok(Self {
+            pidfd: sys::watch(pidfd).context("watch a process")?,
+            pid,
+        })
+    }
+
+    /// Its id in the supervisor's PID namespace. Valid while the process is not reaped.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// For passing on.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.get_ref().as_fd()
+    }
+
+    /// Resolves when it has exited (a pidfd polls readable then, pidfd_open(2)).
+    pub async fn exited(&self) {
+        // An error means that the runtime is going down.
+        let _ = self
+            .pidfd
+            .readable()
+            .await
+            .map(|mut ready| ready.retain_ready());
+    }
+
+    /// Reaps it when it is a child of ours that has exited.
+    pub fn reap(&self) {
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let _ = waitid(WaitId::PidFd(self.pidfd()), options);
+    }
+
+    /// Sends SIGINT; a process that is gone is fine.
+    pub fn interrupt(&self) {
+        let _ = pidfd_send_signal(self.pidfd(), Signal::INT);
+    }
+
+    /// Sends SIGKILL; a process that is gone is fine.
+    pub fn kill(&self) {
+        let _ = pidfd_send_signal(self.pidfd(), Signal::KILL);
+    }
+}
+
+/// The `Pid:` line of a pidfd's fdinfo (proc_pid_fdinfo(5)).
+fn pid_of(pidfd: BorrowedFd<'_>) -> Result<i32, Error> {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let info = fs::read_to_string(&path).map_err(Error::path("read", path))?;
+    info.lines()
+        .find_map(|line| line.strip_prefix("Pid:"))
+        .and_then(|pid| pid.trim().parse().ok())
+        .filter(|pid| *pid > 0)
+        .ok_or_else(|| Error::Refused("a process died before it was looked at".into()))
+}
+
+/// Whether pidfds and what else is needed of them work here, for `doctor`.
+pub fn probe_pidfd() -> Result<(), Error> {
+    let me = rustix::process::getpid();
+    let fd = pidfd_open(me, PidfdFlags::empty()).context("open a pidfd")?;
+    pid_of(fd.as_fd()).map(|_| ())
+}
+
+/// A sandbox's init.
+#[derive(Debug)]
+pub struct Init {
+    channel: Channel,
+    process: Process,
+    namespaces: Namespaces,
+}
+
+impl Init {
+    async fn ready(socket: OwnedFd, pidfd: OwnedFd) -> Result<Self, Error> {
+        let channel = Channel::new(socket).context("watch init")?;
+        let first = timeout(SETUP_TIMEOUT, channel.receive())
+            .await
+            .map_err(|_| Error::Refused("init does not answer".into()))?
+            .context("hear from init")?
+            .ok_or_else(|| Error::Refused("init died in its set-up".into()))?;
+        match first.decode().context("read init's answer")? {
+            Reply::Ok {} => {}
+            Reply::Failed { detail, .. } => return Err(Error::Refused(detail)),
+            other => return Err(Error::Refused(format!("init said {other:?}"))),
+        }
+        let process = Process::new(pidfd)?;
+        let namespaces = Namespaces::of(process.pid())?;
+        Ok(Self {
+            channel,
+            process,
+            namespaces,
+        })
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Those of the sandbox.
+    pub fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+
+    /// Starts a command; its end comes as [`Reply::Exited`] on the channel returned.
+    pub async fn command(
+        &self,
+        argv: Vec<String>,
+        env: BTreeMap<String, String>,
+        cwd: Option<String>,
+        cgroup: BorrowedFd<'_>,
+        streams: [BorrowedFd<'_>; 3],
+    ) -> Result<Channel, Error> {
+        let [stdin, stdout, stderr] = streams;
+        self.request(
+            &ToInit::Command { argv, env, cwd },
+            &[cgroup, stdin, stdout, stderr],
+        )
+        .await
+    }
+
+    /// Starts file work; answers come on the channel returned.
+    pub async fn file(
+        &self,
+        work: FileWork,
+        content: Option<BorrowedFd<'_>>,
+    ) -> Result<Channel, Error> {
+        self.request(&ToInit::File { work }, content.as_slice())
+            .await
+    }
+
+    async fn request(&self, request: &ToInit, fds: &[BorrowedFd<'_>]) -> Result<Channel, Error> {
+        let (ours, theirs) = channel::pair().context("make a socket pair")?;
+        let fds = [&[theirs.as_fd()], fds].concat();
+        let sent = timeout(SETUP_TIMEOUT, self.channel.send_json(request, &fds));
+        sent.await
+            .map_err(|_| Error::Refused("init does not answer".into()))?
+            .context("ask init")?;
+        Channel::new(ours).context("watch a reply")
+    }
+}

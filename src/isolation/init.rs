@@ -1,0 +1,325 @@
+//! Init: PID 1 of a sandbox, forked from the nursery without exec.
+//!
+//! It sets the sandbox up, locks itself down and then only forks: commands and file work run in
+//! children with the user's identity. It parses nothing that user code wrote. User code can neither
+//! signal it (PID 1 of its namespace, other uid) nor trace it (non-dumpable).
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::channel::{self, Packet};
+use super::error::{Context, Error};
+use super::identity::{Limits, Root, reduce_init};
+use super::seccomp::Filters;
+use super::spec::{FileWork, HOME, Reply, SandboxSpec, ToInit};
+use super::{filework, rootfs, sys};
+
+/// Host name inside.
+const HOSTNAME: &str = "sandbox";
+/// Exit code of a command whose program could not be started, as shells have it.
+const EXIT_NOT_STARTED: i32 = 127;
+
+/// Runs init's whole life in a child that the nursery has just cloned. `fds` are those of the
+/// request; `go` gives a byte when the id maps are written.
+pub fn main(spec: &SandboxSpec, filters: &Filters, go: BorrowedFd<'_>, fds: Vec<OwnedFd>) -> ! {
+    let mut fds = fds.into_iter();
+    let Some(control) = fds.next() else {
+        sys::exit_now(1)
+    };
+    let cgroups: Vec<OwnedFd> = fds.collect();
+    match set_up(spec, go, control.as_fd(), &cgroups) {
+        Ok(()) => {}
+        Err(e) => {
+            let failed = Reply::Failed {
+                code: "setup".into(),
+                detail: e.to_string(),
+            };
+            let _ = channel::send_json(control.as_fd(), &failed, &[]);
+            sys::exit_now(1)
+        }
+    }
+    // Everything else that came from the nursery is closed here; 3 is all that init holds.
+    let control = match keep_only(control) {
+        Ok(control) => control,
+        Err(_) => sys::exit_now(1),
+    };
+    if channel::send_json(control.as_fd(), &Reply::Ok {}, &[]).is_err() {
+        sys::exit_now(1);
+    }
+    let result = Init {
+        spec,
+        filters,
+        control,
+        commands: HashMap::new(),
+    }
+    .serve();
+    sys::exit_now(i32::from(result.is_err()))
+}
+
+/// The list of steps, in order.
+fn set_up(
+    spec: &SandboxSpec,
+    go: BorrowedFd<'_>,
+    control: BorrowedFd<'_>,
+    rest: &[OwnedFd],
+) -> Result<(), Error> {
+    let mut byte = [0];
+    if rustix::io::read(go, &mut byte).context("wait for the id maps")? != 1 {
+        return Err(Error::Refused("the nursery gave up".into()));
+    }
+    setgroups(&[]).context("drop groups")?;
+    setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0))
+        .context("become root inside")?;
+    setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))
+        .context("become root inside")?;
+    let _ = control;
+    let (mounts, joins) = rest.split_at(if spec.root_from_host { 2 } else { 0 });
+    for procs in joins {
+        // "0" is the writer. The supervisor opened the file, so its right to write counts
+        // (cgroups(7), Linux 5.16).
+        rustix::io::write(procs, b"0").context("join a cgroup")?;
+    }
+    // After the joins, so that every hierarchy's root is the sandbox's own cgroup.
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
+        .context("unshare the cgroup namespace")?;
+    rootfs::make_private()?;
+    if let [stage, merged] = mounts {
+        rootfs::attach(stage.as_fd(), rootfs::STAGE)?;
+        rootfs::attach(merged.as_fd(), rootfs::MERGED)?;
+    }
+    rootfs::enter(spec)?;
+    nix::unistd::sethostname(HOSTNAME).context("set the host name")?;
+    if !spec.ablation.no_netns {
+        sys::loopback_up().context("bring the loopback interface up")?;
+    }
+    setsid().context("start a session")?;
+    reduce_init()?;
+    let dumpable = if spec.ablation.dumpable_init {
+        rustix::process::DumpableBehavior::Dumpable
+    } else {
+        rustix::process::DumpableBehavior::NotDumpable
+    };
+    rustix::process::set_dumpable_behavior(dumpable).context("become non-dumpable")
+}
+
+/// Moves the control socket to descriptor 3, standard streams to `/dev/null`, closes the rest.
+fn keep_only(control: OwnedFd) -> Result<OwnedFd, Error> {
+    let null = rustix::fs::open(
+        "/dev/null",
+        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .context("open /dev/null")?;
+    sys::place_fd(control.as_fd(), 3).context("keep the control socket")?;
+    for target in 0..3 {
+        sys::place_fd(null.as_fd(), target).context("empty the standard streams")?;
+    }
+    // Their numbers are closed below; dropping them later would close strangers.
+    std::mem::forget((control, null));
+    sys::close_from(4).context("close inherited descriptors")?;
+    sys::inherited_fd(3).context("keep the control socket")
+}
+
+struct Init<'a> {
+    spec: &'a SandboxSpec,
+    filters: &'a Filters,
+    control: OwnedFd,
+    /// Reply sockets of running commands, by process id.
+    commands: HashMap<i32, OwnedFd>,
+}
+
+impl Init<'_> {
+    /// Until the supervisor closes its end.
+    fn serve(&mut self) -> Result<(), Error> {
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGCHLD);
+        mask.thread_block().context("block SIGCHLD")?;
+        let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .context("watch children")?;
+        loop {
+            let mut watched = [
+                PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(children.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut watched, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e).context("wait for work"),
+            }
+            let (asked, ended) = (
+                !watched[0].revents().is_empty(),
+                !watched[1].revents().is_empty(),
+            );
+            if ended {
+                while let Ok(Some(_)) = children.read_signal() {}
+                self.reap();
+            }
+            if asked {
+                match channel::receive(self.control.as_fd()).context("receive a request")? {
+                    Some(packet) => self.handle(packet),
+                    None => return Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Reaps whatever ended: commands of ours and orphans of theirs.
+    fn reap(&mut self) {
+        loop {
+            let (pid, code, signal) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) => (pid, Some(code), None),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, None, Some(signal as i32)),
+                Ok(WaitStatus::StillAlive) | Err(_) => return,
+                Ok(_) => continue,
+            };
+            if let Some(reply) = self.commands.remove(&pid.as_raw()) {
+                // Whoever asked may be gone.
+                let _ = channel::send_json(reply.as_fd(), &Reply::Exited { code, signal }, &[]);
+            }
+        }
+    }
+
+    fn handle(&mut self, packet: Packet) {
+        let request = packet.decode::<ToInit>();
+        let mut fds = packet.fds.into_iter();
+        let Some(reply) = fds.next() else { return };
+        let done = match request {
+            Ok(ToInit::Command { argv, env, cwd }) => {
+                self.command(reply, fds.collect(), &Command { argv, env, cwd })
+            }
+            Ok(ToInit::File { work }) => self
+                .file(&work, reply.as_fd(), fds.next())
+                .map_err(|e| (e, Some(reply))),
+            Err(e) => Err((Error::Refused(e.to_string()), Some(reply))),
+        };
+        if let Err((e, Some(reply))) = done {
+            refuse(reply.as_fd(), &e);
+        }
+    }
+
+    fn command(
+        &mut self,
+        reply: OwnedFd,
+        fds: Vec<OwnedFd>,
+        command: &Command,
+    ) -> Result<(), (Error, Option<OwnedFd>)> {
+        let Ok([cgroup, stdin, stdout, stderr]) = <[OwnedFd; 4]>::try_from(fds) else {
+            return Err((
+                Error::Refused("a command needs four descriptors".into()),
+                Some(reply),
+            ));
+        };
+        match sys::fork_into(0, Some(cgroup.as_fd())) {
+            Err(e) => Err((Error::step("fork")(e), Some(reply))),
+            Ok(sys::Fork::Parent { pid, .. }) => {
+                self.commands.insert(pid, reply);
+                Ok(())
+            }
+            Ok(sys::Fork::Child) => {
+                let error = self.become_command(command, reply.as_fd(), &[stdin, stdout, stderr]);
+                refuse(reply.as_fd(), &error);
+                sys::exit_now(EXIT_NOT_STARTED)
+            }
+        }
+    }
+
+    /// In the child: returns only when it failed.
+    fn become_command(
+        &self,
+        command: &Command,
+        reply: BorrowedFd<'_>,
+        streams: &[OwnedFd; 3],
+    ) -> Error {
+        let prepared = || -> Result<_, Error> {
+            setsid().context("start a session")?;
+            let argv = c_strings(command.argv.iter().cloned())?;
+            let env = c_strings(command.env.iter().map(|(k, v)| format!("{k}={v}")))?;
+            for (target, stream) in streams.iter().enumerate() {
+                sys::place_fd(stream.as_fd(), target as i32).context("place a stream")?;
+            }
+            let reply =
+                rustix::io::fcntl_dupfd_cloexec(reply, 100).context("keep the reply socket")?;
+            sys::close_range_cloexec(3).context("mark descriptors")?;
+            let dropped = self.root().drop_identity(&self.limits())?;
+            let cwd = command.cwd.as_deref().unwrap_or(HOME);
+            rustix::process::chdir(HOME).context("enter the working directory")?;
+            rustix::process::chdir(cwd).context(format!("enter {cwd:?}"))?;
+            let sealed = dropped.seal(self.filters())?;
+            std::mem::forget(reply);
+            Ok((sealed, argv, env))
+        };
+        match prepared() {
+            Ok((sealed, argv, env)) => Error::Step {
+                step: format!("start {:?}", command.argv[0]),
+                source: sealed.exec(&argv, &env),
+            },
+            Err(e) => e,
+        }
+    }
+
+    fn file(
+        &self,
+        work: &FileWork,
+        reply: BorrowedFd<'_>,
+        content: Option<OwnedFd>,
+    ) -> Result<(), Error> {
+        match sys::fork_into(0, None).context("fork")? {
+            sys::Fork::Parent { .. } => Ok(()),
+            sys::Fork::Child => match self.confine_file_worker() {
+                Ok(sealed) => sealed.run(|| filework::run(work, reply, content)),
+                Err(e) => {
+                    refuse(reply, &e);
+                    sys::exit_now(1)
+                }
+            },
+        }
+    }
+
+    fn confine_file_worker(&self) -> Result<super::identity::Sealed, Error> {
+        // It stays non-dumpable (setresuid sees to that), so user code cannot trace it.
+        self.root()
+            .drop_identity(&self.limits())?
+            .seal(self.filters())
+    }
+
+    fn root(&self) -> Root {
+        Root::in_forked_child()
+    }
+
+    fn limits(&self) -> Limits<'_> {
+        Limits {
+            rlimits: &self.spec.rlimits,
+            oom_score_adj: self.spec.oom_score_adj,
+        }
+    }
+
+    fn filters(&self) -> Option<&Filters> {
+        (!self.spec.ablation.no_seccomp).then_some(self.filters)
+    }
+}
+
+struct Command {
+    argv: Vec<String>,
+    env: std::collections::BTreeMap<String, String>,
+    cwd: Option<String>,
+}
+
+fn refuse(reply: BorrowedFd<'_>, error: &Error) {
+    let failed = Reply::Failed {
+        code: "not_started".into(),
+        detail: error.to_string(),
+    };
+    let _ = channel::send_json(reply, &failed, &[]);
+}
+
+fn c_strings(strings: impl Iterator<Item = String>) -> Result<Vec<CString>, Error> {
+    strings
+        .map(|s| CString::new(s).map_err(|_| Error::Refused("a NUL byte in an argument".into())))
+        .collect()
+}

@@ -1,0 +1,18 @@
+//! Isolation: how a sandbox is made of namespaces, cgroups, an overlay, identity and filters.
+
+pub mod cgroup;
+pub mod channel;
+mod error;
+mod filework;
+pub mod host;
+mod host_root;
+mod identity;
+mod init;
+pub mod nursery;
+pub mod posture;
+mod rootfs;
+pub mod seccomp;
+pub mod spec;
+pub(crate) mod sys;
+
+pub use error::{Context, Error};

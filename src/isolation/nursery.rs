@@ -1,0 +1,279 @@
+//! The nursery: PID 1 of the outer PID namespace, in an outer user namespace whose ids are
+//! unprivileged on the host. It clones inits and starts the zygote, one request at a time, and its
+//! death takes everything below with it.
+//!
+//! It was executed *inside* the outer user namespace, from a sealed memfd: so its memory belongs to
+//! that namespace, which `setns` on a non-dumpable init's pidfd and writing a child's id maps ask
+//! for (ptrace(2), access mode checks), and nobody below can overwrite what runs.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::mount::MountFlags;
+
+use super::channel::{self, Packet};
+use super::error::{Context, Error};
+use super::rootfs::{DEVICES, MIRROR, STAGE, attach, bind, make_file, make_private, mount, pivot};
+use super::seccomp::Filters;
+use super::spec::{FromNursery, NurserySetup, SandboxSpec, ToNursery, USER_ID};
+use super::{init, sys};
+
+/// Directory that becomes the nursery's root: any that exists on every host.
+const ROOT: &str = "/tmp";
+/// Where the zygote finds its sources, in its own mount namespace.
+pub const ZYGOTE_DIR: &str = "/run/sandcell";
+const PYTHON: &str = "/opt/venv/bin/python";
+
+/// Entry of the hidden verb: descriptor 3 is the socket to the supervisor.
+pub fn main() -> i32 {
+    match run() {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("sandcell nursery: {e}");
+            1
+        }
+    }
+}
+
+fn run() -> Result<(), Error> {
+    let control = sys::inherited_fd(3).context("take over the control socket")?;
+    // Against a supervisor that is killed: its end of the socket closes too, but we may be busy.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .context("tie life to the supervisor")?;
+    let setup = channel::receive(control.as_fd()).context("receive the setup")?;
+    let Some(setup) = setup else { return Ok(()) };
+    match set_up(setup) {
+        Ok(nursery) => {
+            answer(control.as_fd(), Ok(None))?;
+            nursery.serve(control)
+        }
+        Err(e) => answer(control.as_fd(), Err(e)),
+    }
+}
+
+fn set_up(packet: Packet) -> Result<Nursery, Error> {
+    let NurserySetup {} = packet.decode().context("read the setup")?;
+    let [mirror] = <[OwnedFd; 1]>::try_from(packet.fds)
+        .map_err(|_| Error::Refused("the setup needs one descriptor".into()))?;
+    enter_root(mirror.as_fd())?;
+    Ok(Nursery {
+        filters: Filters::default_profile()?,
+    })
+}
+
+/// A root that holds the mirror, `/proc` of this PID namespace, a few device nodes, and an empty
+/// directory to put sandboxes together in. Every sandbox's mount namespace starts as a copy of it.
+fn enter_root(mirror: BorrowedFd<'_>) -> Result<(), Error> {
+    make_private()?;
+    let plain = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", ROOT, plain, "size=1m,mode=755")?;
+    for dir in [MIRROR, STAGE, "/proc", "/dev"] {
+        fs::create_dir(format!("{ROOT}{dir}")).context(format!("make {dir}"))?;
+    }
+    attach(mirror, &format!("{ROOT}{MIRROR}"))?;
+    // A sandbox may mount a /proc of its own only where one is already fully visible
+    // (mount_too_revealing, fs/namespace.c).
+    mount(
+        "proc",
+        &format!("{ROOT}/proc"),
+        plain | MountFlags::NOEXEC,
+        "",
+    )?;
+    for name in DEVICES {
+        let path = format!("{ROOT}/dev/{name}");
+        make_file(&path, 0o666).context(format!("make {path}"))?;
+        bind(&format!("/dev/{name}"), &path)?;
+    }
+    pivot(ROOT)
+}
+
+struct Nursery {
+    filters: Filters,
+}
+
+impl Nursery {
+    /// Until the supervisor closes its end.
+    fn serve(&self, control: OwnedFd) -> Result<(), Error> {
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGCHLD);
+        mask.thread_block().context("block SIGCHLD")?;
+        let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .context("watch children")?;
+        loop {
+            let mut watched = [
+                PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(children.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut watched, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e).context("wait for requests"),
+            }
+            let (asked, ended) = (
+                !watched[0].revents().is_empty(),
+                !watched[1].revents().is_empty(),
+            );
+            if ended {
+                while let Ok(Some(_)) = children.read_signal() {}
+                reap();
+            }
+            if asked {
+                let Some(packet) =
+                    channel::receive(control.as_fd()).context("receive a request")?
+                else {
+                    return Ok(());
+                };
+                answer(control.as_fd(), self.handle(packet).map(Some))?;
+            }
+        }
+    }
+
+    fn handle(&self, packet: Packet) -> Result<OwnedFd, Error> {
+        match packet.decode().context("read a request")? {
+            ToNursery::Zygote { files, env } => start_zygote(&files, &env, packet.fds),
+            ToNursery::Sandbox(spec) => self.start_sandbox(&spec, packet.fds),
+        }
+    }
+
+    /// Clones init into its cgroup and namespaces, and writes its id maps. Init tells on its own
+    /// socket how the rest went.
+    fn start_sandbox(&self, spec: &SandboxSpec, fds: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
+        let mut fds = fds;
+        if fds.len() < 2 {
+            return Err(Error::Refused(
+                "a sandbox needs two descriptors at least".into(),
+            ));
+        }
+        let cgroup = fds.remove(1);
+        let (go, waiting) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map(|(read, write)| (write, read))
+            .context("make a pipe")?;
+        let mut flags = libc::CLONE_NEWUSER
+            | libc::CLONE_NEWPID
+            | libc::CLONE_NEWNS
+            | libc::CLONE_NEWUTS
+            | libc::CLONE_NEWIPC;
+        if !spec.ablation.no_netns {
+            flags |= libc::CLONE_NEWNET;
+        }
+        match sys::fork_into(flags as u64, Some(cgroup.as_fd())).context("clone init")? {
+            sys::Fork::Child => {
+                drop(go);
+                init::main(spec, &self.filters, waiting.as_fd(), fds)
+            }
+            sys::Fork::Parent { pid, pidfd } => {
+                // Two parts: root inside is the mirror's owner, so that base files look
+                // root-owned; the user is an id that nothing else alive has.
+                let map = format!("0 0 1\n{USER_ID} {} 1\n", spec.user_id);
+                for kind in ["uid_map", "gid_map"] {
+                    fs::write(format!("/proc/{pid}/{kind}"), &map)
+                        .context(format!("write {kind} of init"))?;
+                }
+                rustix::io::write(&go, b"g").context("let init go")?;
+                Ok(pidfd)
+            }
+        }
+    }
+}
+
+/// Starts the zygote in the mirror, read-only, with its own mounts.
+fn start_zygote(
+    files: &BTreeMap<String, String>,
+    env: &BTreeMap<String, String>,
+    fds: Vec<OwnedFd>,
+) -> Result<OwnedFd, Error> {
+    let [socket] = <[OwnedFd; 1]>::try_from(fds)
+        .map_err(|_| Error::Refused("a zygote needs one descriptor".into()))?;
+    let flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    match sys::fork_into(flags as u64, None).context("clone the zygote")? {
+        sys::Fork::Parent { pidfd, .. } => Ok(pidfd),
+        sys::Fork::Child => {
+            let error = become_zygote(files, env, socket.as_fd());
+            eprintln!("sandcell zygote: {error}");
+            sys::exit_now(1)
+        }
+    }
+}
+
+/// In the child: returns only when it failed.
+fn become_zygote(
+    files: &BTreeMap<String, String>,
+    env: &BTreeMap<String, String>,
+    socket: BorrowedFd<'_>,
+) -> Error {
+    let prepare = || -> Result<(), Error> {
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
+            .context("unblock signals")?;
+        sys::ignore_signal(Signal::SIGPIPE as i32, false);
+        make_private()?;
+        let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount(
+            "tmpfs",
+            &format!("{MIRROR}/dev"),
+            MountFlags::NOSUID | MountFlags::NOEXEC,
+            "size=64k,mode=755",
+        )?;
+        for name in DEVICES {
+            let path = format!("{MIRROR}/dev/{name}");
+            make_file(&path, 0o666).context(format!("make {path}"))?;
+            bind(&format!("/dev/{name}"), &path)?;
+        }
+        mount("proc", &format!("{MIRROR}/proc"), plain, "")?;
+        mount(
+            "tmpfs",
+            &format!("{MIRROR}/tmp"),
+            plain,
+            "size=64m,mode=1777",
+        )?;
+        mount("tmpfs", &format!("{MIRROR}/run"), plain, "size=4m,mode=755")?;
+        let dir = format!("{MIRROR}{ZYGOTE_DIR}");
+        fs::create_dir(&dir).context("make the zygote's directory")?;
+        for (name, text) in files {
+            fs::write(format!("{dir}/{name}"), text).context("write the zygote's sources")?;
+        }
+        pivot(MIRROR)?;
+        sys::place_fd(socket, 3).context("place the socket")?;
+        sys::close_range_cloexec(4).context("mark descriptors")
+    };
+    if let Err(e) = prepare() {
+        return e;
+    }
+    let c_string = |s: String| CString::new(s).expect("no NUL in our own strings");
+    let argv = [PYTHON.into(), format!("{ZYGOTE_DIR}/zygote.py")].map(c_string);
+    let env: Vec<CString> = env
+        .iter()
+        .map(|(k, v)| c_string(format!("{k}={v}")))
+        .collect();
+    Error::Step {
+        step: format!("start {PYTHON}"),
+        source: sys::exec(&argv[0], &argv, &env),
+    }
+}
+
+/// Inits and zygotes that ended; whoever watches them holds a pidfd.
+fn reap() {
+    while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+        if status == WaitStatus::StillAlive {
+            return;
+        }
+    }
+}
+
+fn answer(control: BorrowedFd<'_>, result: Result<Option<OwnedFd>, Error>) -> Result<(), Error> {
+    let sent = match &result {
+        Ok(Some(pidfd)) => channel::send_json(control, &FromNursery::Done {}, &[pidfd.as_fd()]),
+        Ok(None) => channel::send_json(control, &FromNursery::Done {}, &[]),
+        Err(e) => {
+            let failed = FromNursery::Failed {
+                error: e.to_string(),
+            };
+            channel::send_json(control, &failed, &[])
+        }
+    };
+    sent.context("answer the supervisor")
+}

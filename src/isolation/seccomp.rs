@@ -1,0 +1,248 @@
+//! The system calls that code in a sandbox may make.
+//!
+//! `seccomp/default.json` holds the rules as data, a reason with each. They are three filters, not
+//! one, because a filter has a single answer for what it matches and a single one for the rest:
+//!
+//! | filter    | answers                   | to                                                |
+//! |-----------|---------------------------|---------------------------------------------------|
+//! | `allow`   | `ENOSYS` to what is not listed | unknown numbers: libc and runtimes fall back  |
+//! | `sockets` | `EAFNOSUPPORT` to matches | families and protocols that load kernel modules   |
+//! | `refuse`  | `EPERM` to matches        | listed calls with forbidden arguments             |
+//!
+//! `ENOSYS` rather than `EPERM` for the rest covers `clone3`, whose flags lie behind a pointer that
+//! a filter cannot read: libc then uses `clone`, whose flags it can. It covers the x32 numbers too,
+//! which share the architecture's audit value and are on no list. Any other architecture (i386
+//! through `int 0x80`) is killed by the first instructions that seccompiler emits.
+//!
+//! The kernel runs every filter and takes the strictest answer, of equal ones that of the filter
+//! installed last. `refuse` comes last because it ends `seccomp(2)` and `PR_SET_SECCOMP`, which
+//! installing the others needs.
+
+mod compact;
+
+use seccompiler::{BpfProgram, TargetArch};
+
+/// The rules; numbers and layouts are those of x86-64.
+#[cfg(target_arch = "x86_64")]
+const DEFAULT_PROFILE: Option<&[u8]> = Some(include_bytes!("../../seccomp/default.json"));
+
+/// No profile is written for this architecture.
+#[cfg(not(target_arch = "x86_64"))]
+const DEFAULT_PROFILE: Option<&[u8]> = None;
+
+/// The filters of a profile in the order in which they are installed.
+const INSTALL_ORDER: [&str; 3] = ["allow", "sockets", "refuse"];
+
+/// Why a profile could not be compiled or installed.
+#[derive(Debug, thiserror::Error)]
+pub enum SeccompError {
+    /// There is no profile for this machine, and a sandbox without one must not start.
+    #[error(
+        "no system call profile for {}: sandcell runs on x86_64",
+        std::env::consts::ARCH
+    )]
+    Architecture,
+    /// The profile is not what seccompiler reads, or it names a call that does not exist.
+    #[error("failed to compile the system call profile: {0}")]
+    Compile(#[source] seccompiler::Error),
+    /// The profile lacks a filter or has one that nobody would install.
+    #[error("the system call profile must hold exactly the filters allow, sockets and refuse")]
+    Names,
+    /// The kernel refused a filter.
+    #[error("failed to install the filter {name}: {source}")]
+    Install {
+        /// The filter.
+        name: &'static str,
+        /// What the kernel said.
+        source: seccompiler::Error,
+    },
+}
+
+/// A compiled profile, its programs in the order in which they must be installed.
+#[derive(Debug, Clone)]
+pub struct Filters {
+    programs: Vec<BpfProgram>,
+}
+
+impl Filters {
+    /// Compiles the profile that is built in.
+    pub fn default_profile() -> Result<Self, SeccompError> {
+        Self::compile(DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?)
+    }
+
+    fn compile(profile: &[u8]) -> Result<Self, SeccompError> {
+        let arch = TargetArch::try_from(std::env::consts::ARCH)
+            .map_err(|error| SeccompError::Compile(error.into()))?;
+        let mut by_name =
+            seccompiler::compile_from_json(profile, arch).map_err(SeccompError::Compile)?;
+        let programs = INSTALL_ORDER
+            .iter()
+            .map(|name| {
+                let program = by_name.remove(*name).ok_or(SeccompError::Names)?;
+                Ok(compact::compact(&program).unwrap_or(program))
+            })
+            .collect::<Result<_, _>>()?;
+        if !by_name.is_empty() {
+            return Err(SeccompError::Names);
+        }
+        Ok(Self { programs })
+    }
+
+    /// Each program as an array of the kernel's `struct sock_filter`, in the order of installation:
+    /// what the zygote, which is Python, hands to `seccomp(2)` in a kernel that it forked.
+    pub fn as_bytes(&self) -> Vec<Vec<u8>> {
+        self.programs
+            .iter()
+            .map(|program| program.iter().flat_map(instruction_bytes).collect())
+            .collect()
+    }
+
+    /// Installs all filters on the calling thread and sets `no_new_privs`. There is no way back:
+    /// the caller must have dropped identity and capabilities, since it can no longer do so with
+    /// calls that are not listed. Allocates nothing, so a forked child may call it.
+    pub fn apply(&self) -> Result<(), SeccompError> {
+        for (name, program) in INSTALL_ORDER.into_iter().zip(&self.programs) {
+            seccompiler::apply_filter(program)
+                .map_err(|source| SeccompError::Install { name, source })?;
+        }
+        Ok(())
+    }
+}
+
+/// `struct sock_filter`: `u16 code; u8 jt; u8 jf; u32 k`, in native byte order and without padding.
+fn instruction_bytes(instruction: &seccompiler::sock_filter) -> [u8; 8] {
+    let [code_0, code_1] = instruction.code.to_ne_bytes();
+    let [k_0, k_1, k_2, k_3] = instruction.k.to_ne_bytes();
+    [
+        code_0,
+        code_1,
+        instruction.jt,
+        instruction.jf,
+        k_0,
+        k_1,
+        k_2,
+        k_3,
+    ]
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_gives_its_reason() {
+        let profile: serde_json::Value =
+            serde_json::from_slice(DEFAULT_PROFILE.unwrap()).expect("the profile is JSON");
+        for (name, filter) in profile.as_object().unwrap() {
+            let rules = filter["filter"].as_array().unwrap();
+            assert!(!rules.is_empty(), "{name} has no rules");
+            for rule in rules {
+                let reason = rule["comment"].as_str().unwrap_or_default();
+                assert!(reason.len() >= 8, "{name}: no reason with {rule}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_call_is_listed_twice() {
+        let profile: serde_json::Value =
+            serde_json::from_slice(DEFAULT_PROFILE.unwrap()).expect("the profile is JSON");
+        let mut seen = std::collections::BTreeSet::new();
+        for rule in profile["allow"]["filter"].as_array().unwrap() {
+            assert!(seen.insert(rule["syscall"].as_str().unwrap()), "{rule}");
+            // seccompiler takes several rules of one call as alternatives: conditions here would
+            // be overlooked beside a rule without any.
+            assert!(
+                rule.get("args").is_none(),
+                "allow has no conditions: {rule}"
+            );
+        }
+    }
+
+    #[test]
+    fn bytes_are_the_kernel_layout() {
+        let filters = Filters::default_profile().unwrap();
+        let bytes = filters.as_bytes();
+        assert_eq!(bytes.len(), INSTALL_ORDER.len());
+        for (program, bytes) in filters.programs.iter().zip(&bytes) {
+            assert_eq!(bytes.len(), program.len() * 8);
+            // Every program starts by loading the architecture: BPF_LD|BPF_W|BPF_ABS, offset 4.
+            assert_eq!(bytes[..8], [0x20, 0, 0, 0, 4, 0, 0, 0]);
+        }
+    }
+
+    /// Filters bind the thread that installs them, so a thread of the test is a sandbox's stand-in.
+    fn in_filtered_thread<T: Send + 'static>(attempt: fn() -> T) -> T {
+        std::thread::spawn(move || {
+            Filters::default_profile().unwrap().apply().unwrap();
+            attempt()
+        })
+        .join()
+        .unwrap()
+    }
+
+    #[test]
+    fn the_kernel_enforces_all_three_filters() {
+        use nix::errno::Errno;
+        use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+        use nix::sys::stat::{Mode, SFlag, mknod};
+
+        let unlisted = in_filtered_thread(|| nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS));
+        assert_eq!(unlisted, Err(Errno::ENOSYS));
+
+        let families = in_filtered_thread(|| {
+            let open = |family, kind| socket(family, kind, SockFlag::empty(), None).map(drop);
+            [
+                open(AddressFamily::Netlink, SockType::Raw),
+                open(AddressFamily::Inet, SockType::Raw),
+                open(AddressFamily::Inet, SockType::Stream),
+                open(AddressFamily::Unix, SockType::SeqPacket),
+            ]
+        });
+        assert_eq!(
+            families,
+            [
+                Err(Errno::EAFNOSUPPORT),
+                Err(Errno::EAFNOSUPPORT),
+                Ok(()),
+                Ok(())
+            ]
+        );
+
+        let device = in_filtered_thread(|| mknod("device", SFlag::S_IFCHR, Mode::empty(), 0));
+        assert_eq!(device, Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn nothing_can_be_installed_after_the_last_filter() {
+        let again = in_filtered_thread(|| Filters::default_profile().unwrap().apply());
+        assert!(matches!(
+            again,
+            Err(SeccompError::Install { name: "allow", .. })
+        ));
+        let status = in_filtered_thread(|| std::fs::read_to_string("/proc/thread-self/status"));
+        let status = status.unwrap();
+        assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
+        assert!(status.contains("Seccomp:\t2\n"), "{status}");
+        assert!(status.contains("Seccomp_filters:\t3\n"), "{status}");
+    }
+
+    #[test]
+    fn programs_run_under_the_filters() {
+        let output = in_filtered_thread(|| {
+            std::process::Command::new("/bin/sh")
+                .args(["-c", "(echo a; echo b) | sort -r | tr -d '\\n'"])
+                .output()
+        });
+        assert_eq!(output.unwrap().stdout, b"ba");
+    }
+
+    #[test]
+    fn a_profile_with_other_filters_is_refused() {
+        assert!(matches!(Filters::compile(b"{}"), Err(SeccompError::Names)));
+        assert!(matches!(
+            Filters::compile(b"not json"),
+            Err(SeccompError::Compile(_))
+        ));
+    }
+}

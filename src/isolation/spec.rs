@@ -1,0 +1,166 @@
+//! What the supervisor asks of the nursery and of inits, as data. The ids, sizes and names here are
+//! the supervisor's own: nothing in these messages comes from user code unchecked.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::mirror::MIRROR_OWNER;
+
+/// Ids of one service's sandboxes: its block starts at `MIRROR_OWNER + BLOCK_IDS * k`, k ≥ 1.
+pub const BLOCK_IDS: u32 = 65_536;
+/// Uid and gid of user code, inside.
+pub const USER_ID: u32 = 1000;
+/// Working directory of user code, inside.
+pub const HOME: &str = "/home/user";
+
+/// Protections that a *test* may leave out, to see that another test then fails. The service never
+/// sets any: nothing parses this from a configuration, a flag or a request.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ablation {
+    pub no_netns: bool,
+    pub no_seccomp: bool,
+    pub no_masks: bool,
+    pub shared_uid: bool,
+    pub dumpable_init: bool,
+    pub no_cgroup: bool,
+}
+
+/// First packet to the nursery; its one descriptor is the mirror, a detached read-only mount.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct NurserySetup {}
+
+/// To the nursery, after the setup was answered.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToNursery {
+    /// Start a zygote. Descriptors: `[0]` its socket.
+    Zygote {
+        /// Python sources by file name, put into a directory of their own.
+        files: BTreeMap<String, String>,
+        /// Complete environment.
+        env: BTreeMap<String, String>,
+    },
+    /// Start a sandbox. Descriptors: `[0]` init's socket, `[1]` cgroup v2 directory; with
+    /// `root_from_host`, `[2]` the stage and `[3]` the merged root as detached mounts; then the
+    /// `cgroup.procs` files of v1 hierarchies.
+    Sandbox(SandboxSpec),
+}
+
+/// From the nursery, one answer to each request in order.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FromNursery {
+    /// The process exists; its pidfd comes with this packet. To the setup: without a descriptor.
+    Done {},
+    /// It does not.
+    Failed {
+        /// In words.
+        error: String,
+    },
+}
+
+/// A sandbox, as init needs to know it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    /// Id of the user inside the nursery's user namespace, 1 to 65 535, unique while alive.
+    pub user_id: u32,
+    /// Bytes of the upper file system, `/tmp` and `/dev/shm` included.
+    pub disk_bytes: u64,
+    /// Files and directories of the upper file system.
+    pub inodes: u64,
+    /// The merged root comes as a mount made by the supervisor (hosts whose tmpfs takes no user
+    /// xattrs), instead of being mounted by init.
+    pub root_from_host: bool,
+    /// `setrlimit(2)` values by name, for commands and file helpers.
+    pub rlimits: BTreeMap<String, u64>,
+    /// Added to the OOM score of commands, so that init outlives them.
+    pub oom_score_adj: u32,
+    /// Left out on purpose, by tests only.
+    #[serde(default)]
+    pub ablation: Ablation,
+}
+
+/// To init.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToInit {
+    /// Run a program as the user. Descriptors: `[0]` reply socket, `[1]` cgroup v2 directory,
+    /// `[2]` stdin, `[3]` stdout, `[4]` stderr.
+    Command {
+        /// Program (absolute path) and arguments.
+        argv: Vec<String>,
+        /// Complete environment.
+        env: BTreeMap<String, String>,
+        /// Relative to the working directory, or absolute.
+        cwd: Option<String>,
+    },
+    /// Do file work as the user. Descriptors: `[0]` reply socket and, for [`FileWork::Write`],
+    /// `[1]` the pipe with the content.
+    File {
+        /// What to do.
+        work: FileWork,
+    },
+}
+
+/// File work, done inside by a process with the user's identity. Paths are raw bytes relative to
+/// the working directory; `..`, absolute paths, links and anything but regular files are refused.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FileWork {
+    /// All regular files, recursively; answers with [`Reply::Entries`] packets, then `Ok`.
+    List {
+        /// Entries at most.
+        max_entries: usize,
+    },
+    /// Answers with [`Reply::Ok`] and the descriptor, opened for reading.
+    Read {
+        /// What to open.
+        path: Vec<u8>,
+    },
+    /// Copies the pipe into a new file; puts it in place when the packet `commit` comes and answers.
+    Write {
+        /// Where to.
+        path: Vec<u8>,
+    },
+}
+
+/// On the reply socket of a request. From a process with the user's identity: hostile.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Reply {
+    /// Done.
+    Ok {},
+    /// Not done.
+    Failed {
+        /// Stable word: `not_found`, `not_regular`, `link`, `bad_path`, `no_space`, …
+        code: String,
+        /// For people.
+        detail: String,
+    },
+    /// Part of a listing.
+    Entries {
+        /// Some files.
+        entries: Vec<Entry>,
+    },
+    /// The command ended; sent by init itself.
+    Exited {
+        /// Exit code.
+        code: Option<i32>,
+        /// Signal number.
+        signal: Option<i32>,
+    },
+}
+
+/// A file of a listing.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// Raw bytes, relative to the working directory.
+    pub path: Vec<u8>,
+    /// Bytes.
+    pub size: u64,
+    /// Seconds since 1970.
+    pub modified_seconds: i64,
+}

@@ -1,0 +1,431 @@
+//! One execution: the request to the kernel, what comes back, and every way in which it can end.
+//!
+//! ```text
+//! Running ──done──────────────────────────────► Finished (ok, error)
+//!    │  └──kernel's process ended─────────────► Died     (kernel_died, out_of_memory)
+//!    └──time over, client gone, interrupt──► Interrupting ──done─► Finished (timeout, interrupted)
+//!                                                 └──grace over──► Killed   (timeout, interrupted)
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver as PipeReader;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until};
+
+use super::handle::{Kernel, LEAF};
+use super::output::Output;
+use super::protocol::{FileChange, FromKernel, ToKernel};
+use crate::isolation::cgroup::SandboxCgroup;
+use crate::supervisor::types::{Ending, Event, PythonError, RichResult};
+
+/// Read at once from a pipe, whose kernel buffer holds as much.
+const PIPE_BYTES: usize = 64 * 1024;
+/// SIGINT is sent again until the code ends: the first may have hit an `except` clause.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(250);
+/// After the kernel's end its pipes are read for so long at most, should someone else hold them.
+const DRAIN_TIME: Duration = Duration::from_millis(500);
+
+/// Limits and inputs of an execution.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// IPython source.
+    pub code: &'a str,
+    /// Variables for this execution only.
+    pub env: &'a BTreeMap<String, String>,
+    /// Wall time.
+    pub timeout: Duration,
+    /// Between SIGINT and SIGKILL.
+    pub grace: Duration,
+    /// Bytes of stdout, and of stderr.
+    pub output_bytes: usize,
+    /// Bytes of MIME data.
+    pub result_bytes: usize,
+    /// Bytes of a traceback.
+    pub traceback_bytes: usize,
+    /// File changes that are reported.
+    pub files: usize,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub struct Finish {
+    /// The ending.
+    pub ending: Ending,
+    /// False when the kernel is gone and its variables with it.
+    pub kernel_alive: bool,
+    /// IPython's counter, 0 where the code never began.
+    pub execution_count: u64,
+    /// Changes in the working directory.
+    pub files: Vec<FileChange>,
+    /// There were more.
+    pub files_truncated: bool,
+    /// Dropped beyond the limit.
+    pub stdout_dropped_bytes: u64,
+    /// Dropped beyond the limit.
+    pub stderr_dropped_bytes: u64,
+    /// Results were dropped because the kernel sent more than it may.
+    pub results_dropped: bool,
+}
+
+/// Why an execution is being ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    Timeout,
+    Interrupt,
+}
+
+impl Reason {
+    fn ending(self) -> Ending {
+        match self {
+            Self::Timeout => Ending::Timeout,
+            Self::Interrupt => Ending::Interrupted,
+        }
+    }
+}
+
+enum Phase {
+    Running,
+    Interrupting {
+        reason: Reason,
+        next: Instant,
+        kill_at: Instant,
+    },
+}
+
+/// What the loop has seen so far.
+struct Run<'a> {
+    id: u64,
+    request: &'a Request<'a>,
+    events: &'a mpsc::Sender<Event>,
+    stdout: Output,
+    stderr: Output,
+    result_bytes_left: usize,
+    results_dropped: bool,
+    execution_count: u64,
+    raised: bool,
+}
+
+/// Runs `request` in `kernel`, telling `events` as it goes. Ends early when the receiver of the
+/// events is dropped or `interrupt` is notified. A kernel that is reported dead has been killed with
+/// all that it started.
+pub async fn run(
+    kernel: &mut Kernel,
+    cgroup: &SandboxCgroup,
+    request: &Request<'_>,
+    events: &mpsc::Sender<Event>,
+    interrupt: &Notify,
+) -> Finish {
+    let id = kernel.next_execution;
+    kernel.next_execution += 1;
+    let oom_kills = cgroup.oom_kills();
+    let mut run = Run {
+        id,
+        request,
+        events,
+        stdout: Output::new(request.output_bytes),
+        stderr: Output::new(request.output_bytes),
+        result_bytes_left: request.result_bytes + request.result_bytes / 2,
+        results_dropped: false,
+        execution_count: 0,
+        raised: false,
+    };
+    let done = run.until_end(kernel, interrupt).await;
+    let mut finish = Finish {
+        ending: Ending::Ok,
+        kernel_alive: true,
+        execution_count: run.execution_count,
+        files: Vec::new(),
+        files_truncated: false,
+        stdout_dropped_bytes: 0,
+        stderr_dropped_bytes: 0,
+        results_dropped: run.results_dropped,
+    };
+    match done {
+        End::Done {
+            reason,
+            files,
+            files_truncated,
+        } => {
+            finish.ending = match reason {
+                Some(reason) => reason.ending(),
+                None if run.raised => Ending::Error,
+                None => Ending::Ok,
+            };
+            finish.files_truncated = files_truncated || files.len() > request.files;
+            finish.files = files;
+            finish.files.truncate(request.files);
+            run.drain(kernel, Instant::now()).await;
+        }
+        End::Killed(reason) => {
+            end_kernel(kernel, cgroup).await;
+            run.drain(kernel, Instant::now() + DRAIN_TIME).await;
+            finish.kernel_alive = false;
+            finish.ending = reason.ending();
+        }
+        End::Died => {
+            end_kernel(kernel, cgroup).await;
+            run.drain(kernel, Instant::now() + DRAIN_TIME).await;
+            finish.kernel_alive = false;
+            let exit = kernel.exit().await;
+            let killed =
+                exit.signal == Some(libc::SIGKILL) || exit == super::zygote::Exit::default();
+            finish.ending = if killed && cgroup.oom_kills() > oom_kills {
+                Ending::OutOfMemory
+            } else {
+                Ending::KernelDied {
+                    code: exit.code,
+                    signal: exit.signal,
+                }
+            };
+        }
+    }
+    run.close_outputs().await;
+    finish.stdout_dropped_bytes = run.stdout.dropped_bytes();
+    finish.stderr_dropped_bytes = run.stderr.dropped_bytes();
+    finish
+}
+
+/// Kills the kernel and whatever it started, and waits until its process is gone.
+pub async fn end_kernel(kernel: &Kernel, cgroup: &SandboxCgroup) {
+    if let Err(e) = cgroup.kill_leaf(LEAF) {
+        tracing::debug!("the kernel's cgroup is gone: {e}");
+        kernel.process.kill();
+    }
+    kernel.process.exited().await;
+}
+
+enum End {
+    Done {
+        reason: Option<Reason>,
+        files: Vec<FileChange>,
+        files_truncated: bool,
+    },
+    Killed(Reason),
+    Died,
+}
+
+impl Run<'_> {
+    async fn until_end(&mut self, kernel: &mut Kernel, interrupt: &Notify) -> End {
+        let deadline = Instant::now() + self.request.timeout;
+        let message = ToKernel::Execute {
+            id: self.id,
+            code: self.request.code,
+            env: self.request.env,
+            max_result_bytes: self.request.result_bytes,
+            max_traceback_bytes: self.request.traceback_bytes,
+            max_files: self.request.files,
+        };
+        let mut phase = Phase::Running;
+        // A kernel that was stopped does not read: the request must not hold us beyond the time.
+        let sent = tokio::select! {
+            sent = kernel.frames.send(&message) => sent.is_ok(),
+            () = sleep_until(deadline) => return End::Killed(Reason::Timeout),
+        };
+        if !sent {
+            return End::Died;
+        }
+        let mut out = Vec::with_capacity(PIPE_BYTES);
+        let mut err = Vec::with_capacity(PIPE_BYTES);
+        loop {
+            let running = matches!(phase, Phase::Running);
+            let (tick, kill_at) = match phase {
+                Phase::Running => (deadline, deadline),
+                Phase::Interrupting { next, kill_at, .. } => (next.min(kill_at), kill_at),
+            };
+            out.clear();
+            err.clear();
+            tokio::select! {
+                biased;
+                () = kernel.process.exited() => return End::Died,
+                () = sleep_until(tick) => match phase {
+                    Phase::Running => self.begin_interrupt(&mut phase, kernel, Reason::Timeout),
+                    Phase::Interrupting { reason, .. } if Instant::now() >= kill_at => {
+                        return End::Killed(reason);
+                    }
+                    Phase::Interrupting { ref mut next, .. } => {
+                        kernel.process.interrupt();
+                        *next = Instant::now() + INTERRUPT_INTERVAL;
+                    }
+                },
+                () = self.events.closed(), if running => {
+                    self.begin_interrupt(&mut phase, kernel, Reason::Interrupt);
+                }
+                () = interrupt.notified(), if running => {
+                    self.begin_interrupt(&mut phase, kernel, Reason::Interrupt);
+                }
+                Ok(_) = kernel.stdout.read_buf(&mut out) => {
+                    let text = self.stdout.push(&out);
+                    self.tell_text(Event::Stdout, text, kill_at).await;
+                    if out.is_empty() { tokio::task::yield_now().await }
+                }
+                Ok(_) = kernel.stderr.read_buf(&mut err) => {
+                    let text = self.stderr.push(&err);
+                    self.tell_text(Event::Stderr, text, kill_at).await;
+                    if err.is_empty() { tokio::task::yield_now().await }
+                }
+                frame = kernel.frames.next() => match frame {
+                    Ok(Some(FromKernel::Done { id, execution_count, files, files_truncated }))
+                        if id == self.id =>
+                    {
+                        self.execution_count = execution_count;
+                        let reason = match phase {
+                            Phase::Running => None,
+                            Phase::Interrupting { reason, .. } => Some(reason),
+                        };
+                        return End::Done { reason, files, files_truncated };
+                    }
+                    Ok(Some(frame)) => self.take(frame, kernel, kill_at).await,
+                    // The socket was closed or garbage came: this kernel cannot be spoken with.
+                    Ok(None) | Err(_) => return End::Died,
+                },
+            }
+        }
+    }
+
+    fn begin_interrupt(&self, phase: &mut Phase, kernel: &Kernel, reason: Reason) {
+        kernel.process.interrupt();
+        let now = Instant::now();
+        *phase = Phase::Interrupting {
+            reason,
+            next: now + INTERRUPT_INTERVAL,
+            kill_at: now + self.request.grace,
+        };
+    }
+
+    /// A frame other than `done`. What came in the pipes before it is told before it.
+    async fn take(&mut self, frame: FromKernel, kernel: &mut Kernel, until: Instant) {
+        let event = match frame {
+            FromKernel::Started {
+                id,
+                execution_count,
+            } if id == self.id => {
+                self.execution_count = execution_count;
+                Event::Started { execution_count }
+            }
+            FromKernel::Result {
+                id,
+                kind,
+                data,
+                metadata,
+                display_id,
+            } if id == self.id => {
+                let bytes: usize = data
+                    .iter()
+                    .map(|(k, v)| k.len() + v.to_string().len())
+                    .sum();
+                if bytes > self.result_bytes_left {
+                    self.results_dropped = true;
+                    return;
+                }
+                self.result_bytes_left -= bytes;
+                Event::Result(RichResult {
+                    kind,
+                    data,
+                    metadata,
+                    display_id,
+                })
+            }
+            FromKernel::ClearOutput { id, wait } if id == self.id => Event::ClearOutput { wait },
+            FromKernel::Error {
+                id,
+                name,
+                value,
+                mut traceback,
+            } if id == self.id && !self.raised => {
+                self.raised = true;
+                truncate(&mut traceback, 2 * self.request.traceback_bytes);
+                Event::Error(PythonError {
+                    name,
+                    value,
+                    traceback,
+                })
+            }
+            // Of another execution or a second error: forged.
+            _ => return,
+        };
+        self.drain(kernel, Instant::now()).await;
+        self.tell(event, until).await;
+    }
+
+    /// Reads what is in the pipes now, and on until they end or `until` has passed.
+    async fn drain(&mut self, kernel: &mut Kernel, until: Instant) {
+        let mut buffer = Vec::with_capacity(PIPE_BYTES);
+        let patience = until + DRAIN_TIME;
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            loop {
+                buffer.clear();
+                let pipe = stream.of(kernel);
+                let read = match pipe.try_read_buf(&mut buffer) {
+                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                        let more = tokio::time::timeout_at(until, pipe.readable()).await;
+                        if matches!(more, Ok(Ok(()))) && Instant::now() < until {
+                            continue;
+                        } else {
+                            break;
+                        }
+                    }
+                    other => other.unwrap_or(0),
+                };
+                if read == 0 {
+                    break;
+                }
+                let (output, kind): (_, fn(String) -> Event) = match stream {
+                    Stream::Stdout => (&mut self.stdout, Event::Stdout),
+                    Stream::Stderr => (&mut self.stderr, Event::Stderr),
+                };
+                let text = output.push(&buffer);
+                self.tell_text(kind, text, patience).await;
+                // Someone who writes without end must not keep an ended execution open.
+                if Instant::now() >= patience {
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn close_outputs(&mut self) {
+        let soon = Instant::now() + DRAIN_TIME;
+        let (out, err) = (self.stdout.finish("stdout"), self.stderr.finish("stderr"));
+        self.tell_text(Event::Stdout, out, soon).await;
+        self.tell_text(Event::Stderr, err, soon).await;
+    }
+
+    async fn tell_text(&self, kind: fn(String) -> Event, text: String, until: Instant) {
+        if !text.is_empty() {
+            self.tell(kind(text), until).await;
+        }
+    }
+
+    /// A reader that is slow slows the code down, but never past its time.
+    async fn tell(&self, event: Event, until: Instant) {
+        let _ = tokio::time::timeout_at(until, self.events.send(event)).await;
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    fn of(self, kernel: &mut Kernel) -> &mut PipeReader {
+        match self {
+            Self::Stdout => &mut kernel.stdout,
+            Self::Stderr => &mut kernel.stderr,
+        }
+    }
+}
+
+fn truncate(text: &mut String, limit: usize) {
+    if text.len() > limit {
+        let end = (0..=limit)
+            .rev()
+            .find(|i| text.is_char_boundary(*i))
+            .unwrap_or(0);
+        text.truncate(end);
+    }
+}

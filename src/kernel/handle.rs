@@ -1,0 +1,200 @@
+//! A kernel's handle: its process, its socket and its two pipes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe::Receiver as PipeReader;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::protocol::{FromKernel, MAX_KERNEL_FRAME_BYTES, ToKernel};
+use super::zygote::{Exit, ForkSpec, Zygote};
+use crate::isolation::cgroup::SandboxCgroup;
+use crate::isolation::host::{Init, Process};
+use crate::isolation::posture::{self, Required};
+use crate::isolation::{Context, Error};
+
+/// Leaf of a sandbox's cgroup that holds the kernel and all that it starts.
+pub const LEAF: &str = "kernel";
+/// Room for one read of a frame that has not all come.
+const READ_BYTES: usize = 256 * 1024;
+/// Longest between fork and ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest that the zygote may take to tell how a kernel ended.
+const REAP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A kernel that is ready or runs an execution.
+#[derive(Debug)]
+pub struct Kernel {
+    pub(super) process: Process,
+    pub(super) frames: Frames,
+    pub(super) stdout: PipeReader,
+    pub(super) stderr: PipeReader,
+    pub(super) next_execution: u64,
+    exit: Option<oneshot::Receiver<Exit>>,
+}
+
+/// What a kernel is launched into.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// The sandbox's init.
+    pub init: &'a Init,
+    /// Its cgroups.
+    pub cgroup: &'a SandboxCgroup,
+    /// Host uid and gid of its user.
+    pub host_id: u32,
+    /// Filters that must be in force.
+    pub filters: usize,
+}
+
+impl Kernel {
+    /// Forks a kernel into a sandbox and checks from outside that it is locked down.
+    ///
+    /// # Errors
+    /// Whatever step failed; no process is left then.
+    pub async fn launch(
+        zygote: &Zygote,
+        place: &Place<'_>,
+        spec: &ForkSpec,
+    ) -> Result<Self, Error> {
+        let (ours, theirs) =
+            std::os::unix::net::UnixStream::pair().context("make a socket pair")?;
+        let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
+        let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
+        let joins = place.cgroup.procs(LEAF)?;
+        let streams = [theirs.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()];
+        let (process, exit) = zygote
+            .fork(spec, place.init.process().pidfd(), streams, &joins)
+            .await?;
+        drop((theirs, stdout_write, stderr_write, joins));
+        let mut kernel = Self {
+            process,
+            frames: Frames::new(ours)?,
+            stdout: reader(stdout)?,
+            stderr: reader(stderr)?,
+            next_execution: 1,
+            exit: Some(exit),
+        };
+        let checked = kernel.await_ready().await.and_then(|()| {
+            let required = Required {
+                host_id: place.host_id,
+                namespaces: place.init.namespaces(),
+                filters: place.filters,
+            };
+            posture::check(kernel.process.pid(), &required)
+        });
+        match checked {
+            Ok(()) => Ok(kernel),
+            Err(e) => {
+                kernel.process.kill();
+                Err(e)
+            }
+        }
+    }
+
+    async fn await_ready(&mut self) -> Result<(), Error> {
+        let first = timeout(READY_TIMEOUT, self.frames.next())
+            .await
+            .map_err(|_| Error::Refused("the kernel does not get ready".into()))?
+            .context("hear from the kernel")?;
+        match first {
+            Some(FromKernel::Ready {}) => Ok(()),
+            Some(FromKernel::Failed { step, error }) => Err(Error::Refused(format!(
+                "the kernel failed to {step}: {error}"
+            ))),
+            Some(other) => Err(Error::Refused(format!("the kernel said {other:?}"))),
+            None => Err(Error::Refused("the kernel died in its set-up".into())),
+        }
+    }
+
+    /// Sets variables for the kernel's life.
+    pub async fn set_env(&mut self, env: &BTreeMap<String, String>) -> io::Result<()> {
+        self.frames.send(&ToKernel::Env { env }).await
+    }
+
+    /// How it ended; waits a moment for the zygote to reap it.
+    pub async fn exit(&mut self) -> Exit {
+        match self.exit.take() {
+            Some(exit) => match timeout(REAP_TIMEOUT, exit).await {
+                Ok(Ok(exit)) => exit,
+                _ => Exit::default(),
+            },
+            None => Exit::default(),
+        }
+    }
+}
+
+fn reader(pipe: OwnedFd) -> Result<PipeReader, Error> {
+    PipeReader::from_owned_fd(pipe).context("watch a pipe")
+}
+
+/// Length-prefixed JSON over a stream socket. [`Frames::next`] may be cancelled at any point.
+#[derive(Debug)]
+pub(super) struct Frames {
+    stream: UnixStream,
+    buffer: BytesMut,
+}
+
+impl Frames {
+    fn new(stream: std::os::unix::net::UnixStream) -> Result<Self, Error> {
+        stream.set_nonblocking(true).context("watch the kernel")?;
+        let stream = UnixStream::from_std(stream).context("watch the kernel")?;
+        Ok(Self {
+            stream,
+            buffer: BytesMut::new(),
+        })
+    }
+
+    pub(super) async fn send(&mut self, message: &ToKernel<'_>) -> io::Result<()> {
+        let body = serde_json::to_vec(message)?;
+        let length = u32::try_from(body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        self.stream.write_all(&length.to_be_bytes()).await?;
+        self.stream.write_all(&body).await
+    }
+
+    /// The next frame, `None` at the end of the file. The length is checked before memory is taken.
+    pub(super) async fn next(&mut self) -> io::Result<Option<FromKernel>> {
+        loop {
+            if let Some(frame) = self.take()? {
+                return Ok(Some(frame));
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn take(&mut self) -> io::Result<Option<FromKernel>> {
+        let Some(head) = self.buffer.first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes(*head) as usize;
+        if length > MAX_KERNEL_FRAME_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "frame over its limit",
+            ));
+        }
+        if self.buffer.len() < 4 + length {
+            // Memory is taken as bytes come, not as they are announced.
+            self.buffer
+                .reserve((4 + length - self.buffer.len()).min(READ_BYTES));
+            return Ok(None);
+        }
+        self.buffer.advance(4);
+        let body = self.buffer.split_to(length);
+        if self.buffer.is_empty() {
+            // A large frame must not stay as a large buffer for an idle sandbox's life.
+            self.buffer = BytesMut::new();
+        }
+        serde_json::from_slice(&body)
+            .map(Some)
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    }
+}

@@ -1,0 +1,104 @@
+//! The recipe: the files of `rootfs/` that decide what a mirror holds, embedded in the binary.
+
+use sha2::{Digest, Sha256};
+
+/// Counts changes to the Rust half of the recipe (`build.rs`, `tree.rs`) that change the tree.
+const VERSION: &str = "1";
+
+pub(super) const ENTER: &str = include_str!("../../rootfs/enter.sh");
+const PACKAGES: &str = include_str!("../../rootfs/packages.txt");
+pub(super) const REQUIREMENTS: &str = include_str!("../../rootfs/requirements.txt");
+
+/// Files that the steps find on `/mnt`: name and content.
+pub(super) const INPUTS: [(&str, &str); 7] = [
+    ("requirements.txt", REQUIREMENTS),
+    ("python.sh", include_str!("../../rootfs/python.sh")),
+    ("patch.py", include_str!("../../rootfs/patch.py")),
+    ("bytecode.py", include_str!("../../rootfs/bytecode.py")),
+    ("fonts.py", include_str!("../../rootfs/fonts.py")),
+    ("matplotlibrc", include_str!("../../rootfs/matplotlibrc")),
+    ("finish.sh", include_str!("../../rootfs/finish.sh")),
+];
+
+/// SHA-256, in hexadecimal, over all of the recipe and the processor's architecture.
+pub(super) fn key() -> String {
+    let mut hash = Sha256::new();
+    let fixed = [
+        ("version", VERSION),
+        ("arch", std::env::consts::ARCH),
+        ("enter.sh", ENTER),
+        ("packages.txt", PACKAGES),
+    ];
+    for (name, content) in fixed.iter().chain(&INPUTS) {
+        hash.update(format!("{name} {}\n", content.len()));
+        hash.update(content);
+    }
+    super::manifest::hex(&hash.finalize())
+}
+
+/// The Debian packages, as mmdebstrap's `--include` takes them.
+pub(super) fn packages() -> String {
+    PACKAGES
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// The lines of the locked requirements that are about uv: it is fetched first, by its hash.
+pub(super) fn uv_requirement() -> String {
+    let mut taken = String::new();
+    for line in REQUIREMENTS
+        .lines()
+        .skip_while(|line| !line.starts_with("uv=="))
+    {
+        taken.push_str(line);
+        taken.push('\n');
+        if !line.ends_with('\\') {
+            break;
+        }
+    }
+    taken
+}
+
+/// How many Python packages are locked; scales the progress of their step.
+pub(super) fn requirement_count() -> usize {
+    REQUIREMENTS
+        .lines()
+        .filter(|line| line.contains("==") && !line.starts_with([' ', '#']))
+        .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_locked_by_hash() {
+        let uv = uv_requirement();
+        assert!(
+            uv.starts_with("uv==") && uv.contains("--hash=sha256:"),
+            "{uv}"
+        );
+        assert!(!uv.trim_end().ends_with('\\'));
+        assert!(requirement_count() > 40);
+    }
+
+    #[test]
+    fn no_file_of_the_recipe_names_a_registry() {
+        for (name, content) in INPUTS
+            .iter()
+            .chain(&[("enter.sh", ENTER), ("packages", PACKAGES)])
+        {
+            assert!(!content.contains("://"), "{name} names a host");
+        }
+    }
+
+    #[test]
+    fn packages_are_one_comma_separated_word() {
+        let packages = packages();
+        assert!(packages.split(',').any(|name| name == "python3"));
+        assert!(!packages.contains(char::is_whitespace) && !packages.contains('#'));
+    }
+}

@@ -1,0 +1,262 @@
+//! Requests checked against the limits, defaults filled in. Every refusal names its field.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::error::{Error, ErrorKind};
+use super::sandbox::Plan;
+use super::types::{CommandSpec, CreateSpec};
+use crate::config::{Config, Limits};
+use crate::isolation::cgroup::{CgroupLimits, MIN_MEMORY_BYTES};
+
+/// Longest name of a sandbox, in characters.
+const MAX_NAME_CHARS: usize = 128;
+/// Variables of a sandbox or an execution.
+const MAX_ENV: usize = 256;
+/// Bytes of all their names and values: what init's packet has room for beside the rest.
+const MAX_ENV_BYTES: usize = 32 * 1024;
+/// Bytes of a shell command, likewise.
+const MAX_COMMAND_BYTES: usize = 32 * 1024;
+/// Bytes of a working directory, `PATH_MAX`.
+const MAX_CWD_BYTES: usize = 4096;
+/// Least that makes a usable sandbox: the kernel, a shell and its child.
+const MIN_PROCESSES: u64 = 4;
+/// Smallest quota that cgroups take is 1 ms in 100 ms.
+const MIN_CPUS: f64 = 0.01;
+/// Below this not even a directory tree fits.
+const MIN_DISK_BYTES: u64 = 1024 * 1024;
+
+impl Plan {
+    /// What a create without wishes gives.
+    pub fn default_of(config: &Config) -> Self {
+        let limits = &config.limits;
+        Self {
+            name: None,
+            limits: CgroupLimits {
+                memory_bytes: limits.memory_bytes,
+                cpus: limits.cpus,
+                processes: limits.processes,
+            },
+            disk_bytes: limits.disk_bytes,
+            lease: Duration::from_secs(limits.lease_seconds),
+            idle: None,
+            env: BTreeMap::new(),
+        }
+    }
+
+    /// Checks a request.
+    pub fn new(spec: CreateSpec, config: &Config) -> Result<Self, Error> {
+        let limits = &config.limits;
+        let mut plan = Self::default_of(config);
+        if let Some(name) = spec.name.filter(|n| !n.is_empty()) {
+            if name.chars().count() > MAX_NAME_CHARS || name.chars().any(char::is_control) {
+                return Err(Error::invalid(
+                    "name",
+                    format!(
+                        "name has up to {MAX_NAME_CHARS} characters, none of them a control character"
+                    ),
+                ));
+            }
+            plan.name = Some(name);
+        }
+        within(
+            "memory_bytes",
+            spec.memory_bytes,
+            MIN_MEMORY_BYTES,
+            limits.max_memory_bytes,
+            &mut plan.limits.memory_bytes,
+        )?;
+        within(
+            "processes",
+            spec.processes,
+            MIN_PROCESSES,
+            limits.max_processes,
+            &mut plan.limits.processes,
+        )?;
+        within(
+            "disk_bytes",
+            spec.disk_bytes,
+            MIN_DISK_BYTES,
+            limits.max_disk_bytes,
+            &mut plan.disk_bytes,
+        )?;
+        if let Some(cpus) = spec.cpus {
+            if !(MIN_CPUS..=limits.max_cpus).contains(&cpus) {
+                return Err(Error::invalid(
+                    "cpus",
+                    format!("cpus must be {MIN_CPUS} to {}", limits.max_cpus),
+                ));
+            }
+            plan.limits.cpus = cpus;
+        }
+        let mut lease_seconds = limits.lease_seconds;
+        within(
+            "lease_seconds",
+            spec.lease_seconds,
+            1,
+            limits.max_lease_seconds,
+            &mut lease_seconds,
+        )?;
+        plan.lease = Duration::from_secs(lease_seconds);
+        if spec.idle_seconds.is_some() {
+            let mut idle_seconds = 0;
+            within(
+                "idle_seconds",
+                spec.idle_seconds,
+                1,
+                limits.max_lease_seconds,
+                &mut idle_seconds,
+            )?;
+            plan.idle = Some(Duration::from_secs(idle_seconds));
+        }
+        check_env(&spec.env)?;
+        plan.env = spec.env;
+        Ok(plan)
+    }
+
+    /// Whether a sandbox prepared to `other` has the file system that this plan asks for: what
+    /// cannot be changed any more. The rest is set at the claim.
+    pub fn same_files(&self, other: &Self) -> bool {
+        self.disk_bytes == other.disk_bytes && self.limits.memory_bytes >= other.limits.memory_bytes
+    }
+}
+
+fn within(
+    field: &'static str,
+    asked: Option<u64>,
+    least: u64,
+    most: u64,
+    set: &mut u64,
+) -> Result<(), Error> {
+    match asked {
+        None => Ok(()),
+        Some(value) if (least..=most).contains(&value) => {
+            *set = value;
+            Ok(())
+        }
+        Some(_) => Err(Error::invalid(
+            field,
+            format!("{field} must be {least} to {most}"),
+        )),
+    }
+}
+
+/// Wall time of an execution or a command.
+pub fn check_timeout(timeout: Option<Duration>, limits: &Limits) -> Result<(), Error> {
+    match timeout {
+        Some(t) if t.is_zero() || t > Duration::from_secs(limits.max_timeout_seconds) => {
+            Err(Error::invalid(
+                "timeout_seconds",
+                format!(
+                    "timeout_seconds must be above 0 and at most {}",
+                    limits.max_timeout_seconds
+                ),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Names and values that `execve(2)` and `putenv(3)` take, within the limits.
+pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
+    let bytes: usize = env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
+    if env.len() > MAX_ENV || bytes > MAX_ENV_BYTES {
+        return Err(Error::invalid(
+            "env",
+            format!("env holds at most {MAX_ENV} variables of {MAX_ENV_BYTES} bytes in all"),
+        ));
+    }
+    let wrong =
+        |(k, v): (&String, &String)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0');
+    if env.iter().any(wrong) {
+        return Err(Error::invalid(
+            "env",
+            "env: a name is not empty and without '=', nothing holds a NUL",
+        ));
+    }
+    Ok(())
+}
+
+/// A command's text and working directory.
+pub fn check_command(spec: &CommandSpec) -> Result<(), Error> {
+    if spec.command.contains('\0') {
+        return Err(Error::invalid("command", "command holds a NUL character"));
+    }
+    if spec.command.len() > MAX_COMMAND_BYTES {
+        return Err(Error::new(
+            ErrorKind::TooLarge,
+            "command_too_large",
+            format!("command may have {MAX_COMMAND_BYTES} bytes; write it to a file and run that"),
+        ));
+    }
+    match &spec.cwd {
+        Some(cwd) if cwd.is_empty() || cwd.contains('\0') || cwd.len() > MAX_CWD_BYTES => {
+            Err(Error::invalid(
+                "cwd",
+                format!("cwd has 1 to {MAX_CWD_BYTES} bytes and no NUL"),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_out_of_range_is_refused_by_name() {
+        let config = Config::default();
+        let refused = |spec: CreateSpec| Plan::new(spec, &config).unwrap_err().field;
+        assert_eq!(
+            refused(CreateSpec {
+                memory_bytes: Some(1),
+                ..CreateSpec::default()
+            }),
+            Some("memory_bytes")
+        );
+        assert_eq!(
+            refused(CreateSpec {
+                cpus: Some(f64::NAN),
+                ..CreateSpec::default()
+            }),
+            Some("cpus")
+        );
+        assert_eq!(
+            refused(CreateSpec {
+                cpus: Some(0.0),
+                ..CreateSpec::default()
+            }),
+            Some("cpus")
+        );
+        assert_eq!(
+            refused(CreateSpec {
+                lease_seconds: Some(0),
+                ..CreateSpec::default()
+            }),
+            Some("lease_seconds")
+        );
+        assert_eq!(
+            refused(CreateSpec {
+                name: Some("a\nb".into()),
+                ..CreateSpec::default()
+            }),
+            Some("name")
+        );
+        let env = [("A=B".to_owned(), String::new())].into();
+        assert_eq!(
+            refused(CreateSpec {
+                env,
+                ..CreateSpec::default()
+            }),
+            Some("env")
+        );
+    }
+
+    #[test]
+    fn defaults_pass_their_own_checks() {
+        let config = Config::default();
+        let plan = Plan::new(CreateSpec::default(), &config).unwrap();
+        assert!(plan.same_files(&Plan::default_of(&config)));
+    }
+}
