@@ -27,7 +27,11 @@ class Compiler(CachingCompiler):
         flags = self.flags & ~codeop.PyCF_ALLOW_INCOMPLETE_INPUT | ast.PyCF_ONLY_AST
         return compile(source, filename, symbol, flags, 1)
 
+    # The execution that runs now: code that it runs through IPython in turn is a part of it.
+    running = None
+
     def get_code_name(self, raw_code, transformed_code, number):
+        number = self.running or number
         name, copy = f"<execution {number}>", 1
         while name in self._filename_map:
             copy += 1
@@ -136,10 +140,10 @@ class Shell(InteractiveShell):
 
     def enable_matplotlib(self, gui=None):
         # `%matplotlib inline`: figures are shown as it is.
-        from _sandcell import figures
-        import matplotlib.pyplot
-        matplotlib.pyplot.switch_backend(gui or "inline")
-        return gui, figures.BACKEND
+        if figures := sys.modules.get("_sandcell.figures"):
+            figures.pyplot.switch_backend(gui or "inline")
+            return gui, figures.BACKEND
+        return super().enable_matplotlib(gui)
 
     # -- running code
 
@@ -150,6 +154,7 @@ class Shell(InteractiveShell):
             cell = self.transform_cell(code)
         except Exception:
             cell, problem = code, sys.exc_info()
+        self.compile.running = self.execution_count
         coroutine = self.run_cell_async(code, store_history=True, transformed_cell=cell,
                                         preprocessing_exc_tuple=problem)
         # should_run_async compiles the code a second time: not needed where the word is missing.
