@@ -122,7 +122,9 @@ impl Config {
 
     /// Where mirrors are kept.
     pub fn mirrors_dir(&self) -> PathBuf {
-        self.mirrors_dir.clone().unwrap_or_else(|| self.data_dir.join("mirrors"))
+        self.mirrors_dir
+            .clone()
+            .unwrap_or_else(|| self.data_dir.join("mirrors"))
     }
 }
 

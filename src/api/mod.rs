@@ -10,8 +10,8 @@
 //!
 //! Invariants: nothing here holds state of a sandbox; a verb is implemented once, in the
 //! supervisor; a request's future owns its execution, so a client that goes away interrupts its
-//! code; every failure becomes an answer in [`error`], nowhere else; nothing reads a body without
-//! a limit and a stall timeout.
+//! code, while sandboxes are made and closed to the end ([`whole`]); every failure becomes an
+//! answer in [`error`], nowhere else; nothing reads a body without a limit and a stall timeout.
 
 mod body;
 mod download;
@@ -24,6 +24,7 @@ mod rest;
 mod server;
 mod socket;
 mod upload;
+mod whole;
 mod wire;
 
 use std::time::Duration;

@@ -20,7 +20,7 @@ use super::outcome::{Outcome, gather};
 use super::wire::{
     CommandAnswer, CommandRequest, CreateRequest, Created, ExecuteRequest, File, Listed,
 };
-use super::{App, download, lines, upload};
+use super::{App, download, lines, upload, whole};
 use crate::supervisor::{CommandSpec, CreateSpec, ExecuteSpec};
 
 /// Routes and what answers where there is none.
@@ -88,10 +88,7 @@ async fn create(
     } else {
         json_of(&headers, &bytes)?
     };
-    let info = app
-        .supervisor
-        .create(CreateSpec::try_from(request)?)
-        .await?;
+    let info = whole::create(&app.supervisor, CreateSpec::try_from(request)?).await?;
     Ok(Json(info.into()))
 }
 
@@ -99,7 +96,7 @@ async fn close(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Value>, Refusal> {
-    app.supervisor.close(&id).await?;
+    whole::close(&app.supervisor, &id).await?;
     Ok(Json(
         json!({ "status": "success", "message": "Sandbox closed" }),
     ))

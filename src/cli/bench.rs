@@ -70,15 +70,20 @@ pub fn main(common: &Common, command: &BenchCommand) -> Result<ExitCode, String>
             let (rows, extra) = runtime.block_on(tti(common, args))?;
             (&args.bench, rows, extra)
         }
-        BenchCommand::Execute(args) => {
-            (&args.bench, runtime.block_on(execute(common, args))?, json!({}))
-        }
+        BenchCommand::Execute(args) => (
+            &args.bench,
+            runtime.block_on(execute(common, args))?,
+            json!({}),
+        ),
     };
     if bench.json {
         let rows: Vec<Value> = rows.iter().map(Row::to_json).collect();
         println!("{:#}", json!({ "rows": rows, "extra": extra }));
     } else {
-        println!("{:<36} {:>8} {:>8} {:>8} {:>8} {:>7} {:>8}", "ms", "p50", "p95", "p99", "max", "samples", "failures");
+        println!(
+            "{:<36} {:>8} {:>8} {:>8} {:>8} {:>7} {:>8}",
+            "ms", "p50", "p95", "p99", "max", "samples", "failures"
+        );
         for row in &rows {
             println!("{row}");
         }
@@ -87,7 +92,11 @@ pub fn main(common: &Common, command: &BenchCommand) -> Result<ExitCode, String>
         }
     }
     let failed = rows.iter().any(|r| r.failures > 0);
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 async fn tti(common: &Common, args: &TtiArgs) -> Result<(Vec<Row>, Value), String> {
@@ -101,8 +110,24 @@ async fn tti(common: &Common, args: &TtiArgs) -> Result<(Vec<Row>, Value), Strin
     if args.resident > 0 {
         extra = resident(&service, args.resident).await?;
     }
-    rows.push(tti_row("tti, pool empty, back to back", &service.url, args, Duration::ZERO).await?);
-    rows.push(tti_row("tti, pool empty, after a quiet second", &service.url, &args.short(), Duration::from_secs(1)).await?);
+    rows.push(
+        tti_row(
+            "tti, pool empty, back to back",
+            &service.url,
+            args,
+            Duration::ZERO,
+        )
+        .await?,
+    );
+    rows.push(
+        tti_row(
+            "tti, pool empty, after a quiet second",
+            &service.url,
+            &args.short(),
+            Duration::from_secs(1),
+        )
+        .await?,
+    );
     drop(service);
     let service = Service::start(common, 4)?;
     let gap = Duration::from_millis(args.gap_ms);
@@ -114,7 +139,11 @@ impl TtiArgs {
     /// Fewer samples where each waits a second.
     fn short(&self) -> Self {
         Self {
-            bench: BenchArgs { samples: self.bench.samples.min(20), url: None, json: self.bench.json },
+            bench: BenchArgs {
+                samples: self.bench.samples.min(20),
+                url: None,
+                json: self.bench.json,
+            },
             gap_ms: self.gap_ms,
             resident: self.resident,
         }
@@ -123,25 +152,45 @@ impl TtiArgs {
 
 /// One warm-up sample that is not counted, then `samples` of create to first result; the close is
 /// outside of the time, before the next.
-async fn tti_row(name: &'static str, url: &str, args: &TtiArgs, gap: Duration) -> Result<Row, String> {
+async fn tti_row(
+    name: &'static str,
+    url: &str,
+    args: &TtiArgs,
+    gap: Duration,
+) -> Result<Row, String> {
     let mut client = Client::connect(url).await?;
-    let mut row = Row { name, samples: Vec::new(), failures: 0 };
+    let mut row = Row {
+        name,
+        samples: Vec::new(),
+        failures: 0,
+    };
     for n in 0..=args.bench.samples {
         tokio::time::sleep(gap).await;
         let started = Instant::now();
         let created = client.json("POST", "/sandbox/create", &json!({})).await?;
-        let id = created["sandbox_id"].as_str().unwrap_or_default().to_owned();
-        let ran = client.bytes("POST", &format!("/sandbox/{id}/execute"), "text/plain", "print(1+1)").await;
+        let id = created["sandbox_id"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let ran = client
+            .bytes(
+                "POST",
+                &format!("/sandbox/{id}/execute"),
+                "text/plain",
+                "print(1+1)",
+            )
+            .await;
         let took = started.elapsed();
-        let right = ran.is_ok_and(|b| {
-            serde_json::from_slice::<Value>(&b).is_ok_and(|v| v["stdout"] == "2\n")
-        });
+        let right = ran
+            .is_ok_and(|b| serde_json::from_slice::<Value>(&b).is_ok_and(|v| v["stdout"] == "2\n"));
         match (n, right) {
             (0, _) => {}
             (_, true) => row.samples.push(took),
             (_, false) => row.failures += 1,
         }
-        client.json("POST", &format!("/sandbox/{id}/close"), &json!({})).await?;
+        client
+            .json("POST", &format!("/sandbox/{id}/close"), &json!({}))
+            .await?;
     }
     Ok(row)
 }
@@ -151,13 +200,29 @@ async fn execute(common: &Common, args: &ExecuteArgs) -> Result<Vec<Row>, String
         Some(_) => None,
         None => Some(Service::start(common, 0)?),
     };
-    let url = args.bench.url.clone().or_else(|| service.as_ref().map(|s| s.url.clone())).unwrap_or_default();
+    let url = args
+        .bench
+        .url
+        .clone()
+        .or_else(|| service.as_ref().map(|s| s.url.clone()))
+        .unwrap_or_default();
     let mut client = Client::connect(&url).await?;
     let created = client.json("POST", "/sandbox/create", &json!({})).await?;
-    let id = created["sandbox_id"].as_str().unwrap_or_default().to_owned();
+    let id = created["sandbox_id"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let path = format!("/sandbox/{id}/execute");
-    let mut health = Row { name: "GET /health", samples: Vec::new(), failures: 0 };
-    let mut row = Row { name: "execute 1+1", samples: Vec::new(), failures: 0 };
+    let mut health = Row {
+        name: "GET /health",
+        samples: Vec::new(),
+        failures: 0,
+    };
+    let mut row = Row {
+        name: "execute 1+1",
+        samples: Vec::new(),
+        failures: 0,
+    };
     for n in 0..=args.bench.samples {
         let started = Instant::now();
         client.bytes("GET", "/health", "text/plain", "").await?;
@@ -165,8 +230,8 @@ async fn execute(common: &Common, args: &ExecuteArgs) -> Result<Vec<Row>, String
         let started = Instant::now();
         let outcome = client.bytes("POST", &path, "text/plain", "1+1").await?;
         let took = started.elapsed();
-        let right = serde_json::from_slice::<Value>(&outcome)
-            .is_ok_and(|v| v["results"][0]["data"] == "2");
+        let right =
+            serde_json::from_slice::<Value>(&outcome).is_ok_and(|v| v["results"][0]["data"] == "2");
         match (n, right) {
             (0, _) => {}
             (_, true) => {
@@ -176,13 +241,19 @@ async fn execute(common: &Common, args: &ExecuteArgs) -> Result<Vec<Row>, String
             (_, false) => row.failures += 1,
         }
     }
-    client.json("POST", &format!("/sandbox/{id}/close"), &json!({})).await?;
+    client
+        .json("POST", &format!("/sandbox/{id}/close"), &json!({}))
+        .await?;
     Ok(vec![floor(args.bench.samples), health, row])
 }
 
 /// The bare floor of this moment: fork a small process and wait for it.
 fn floor(samples: usize) -> Row {
-    let mut row = Row { name: "floor: fork and wait", samples: Vec::new(), failures: 0 };
+    let mut row = Row {
+        name: "floor: fork and wait",
+        samples: Vec::new(),
+        failures: 0,
+    };
     for _ in 0..samples {
         let started = Instant::now();
         match sys::fork_into(0, None) {
@@ -207,8 +278,18 @@ async fn resident(service: &Service, n: usize) -> Result<Value, String> {
     let before = available_bytes();
     for _ in 0..n {
         let created = client.json("POST", "/sandbox/create", &json!({})).await?;
-        let id = created["sandbox_id"].as_str().unwrap_or_default().to_owned();
-        client.bytes("POST", &format!("/sandbox/{id}/execute"), "text/plain", "print(1+1)").await?;
+        let id = created["sandbox_id"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        client
+            .bytes(
+                "POST",
+                &format!("/sandbox/{id}/execute"),
+                "text/plain",
+                "print(1+1)",
+            )
+            .await?;
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     let used = before.saturating_sub(available_bytes());
@@ -237,10 +318,19 @@ struct Service {
 impl Service {
     fn start(common: &Common, pool: usize) -> Result<Self, String> {
         let config = common.load()?;
-        let data_dir = std::env::temp_dir().join(format!("sandcell-bench-{}-{pool}", std::process::id()));
+        let data_dir =
+            std::env::temp_dir().join(format!("sandcell-bench-{}-{pool}", std::process::id()));
         let mut command = Command::new("/proc/self/exe");
         command
-            .args(["serve", "--host", "127.0.0.1", "--port", "0", "--pool", &pool.to_string()])
+            .args([
+                "serve",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "0",
+                "--pool",
+                &pool.to_string(),
+            ])
             .arg("--data-dir")
             .arg(&data_dir)
             .arg("--mirrors-dir")
@@ -250,12 +340,23 @@ impl Service {
         if let Some(file) = &common.config {
             command.arg("--config").arg(file);
         }
-        let mut child = command.spawn().map_err(|e| format!("failed to start a service: {e}"))?;
+        let mut child = command
+            .spawn()
+            .map_err(|e| format!("failed to start a service: {e}"))?;
         let out = child.stdout.take().ok_or("the service has no output")?;
         let mut line = String::new();
-        BufReader::new(out).read_line(&mut line).map_err(|e| e.to_string())?;
-        let url = line.split_whitespace().find(|w| w.starts_with("http://")).map(str::to_owned);
-        let mut service = Self { child, url: String::new(), data_dir };
+        BufReader::new(out)
+            .read_line(&mut line)
+            .map_err(|e| e.to_string())?;
+        let url = line
+            .split_whitespace()
+            .find(|w| w.starts_with("http://"))
+            .map(str::to_owned);
+        let mut service = Self {
+            child,
+            url: String::new(),
+            data_dir,
+        };
         service.url = url.ok_or("the service did not start")?;
         // The pool fills up and the probe of the start goes away.
         std::thread::sleep(Duration::from_millis(500));
@@ -280,7 +381,9 @@ impl Row {
         sorted.sort();
         let last = sorted.len().saturating_sub(1);
         let index = ((sorted.len() as f64 * q) as usize).min(last);
-        sorted.get(index).map_or(f64::NAN, |d| d.as_secs_f64() * 1e3)
+        sorted
+            .get(index)
+            .map_or(f64::NAN, |d| d.as_secs_f64() * 1e3)
     }
 
     fn to_json(&self) -> Value {
@@ -319,7 +422,11 @@ mod tests {
     #[test]
     fn quantiles_are_of_all_samples() {
         let samples = (1..=100).map(Duration::from_millis).collect();
-        let row = Row { name: "x", samples, failures: 0 };
+        let row = Row {
+            name: "x",
+            samples,
+            failures: 0,
+        };
         assert_eq!(row.quantile_ms(0.5), 51.0);
         assert_eq!(row.quantile_ms(0.99), 100.0);
         assert_eq!(row.quantile_ms(1.0), 100.0);

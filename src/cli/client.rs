@@ -19,14 +19,24 @@ pub struct Client {
 impl Client {
     /// Connects to `http://host:port`.
     pub async fn connect(address: &str) -> Result<Self, String> {
-        let authority = address.trim_end_matches('/').trim_start_matches("http://").to_owned();
+        let authority = address
+            .trim_end_matches('/')
+            .trim_start_matches("http://")
+            .to_owned();
         let failed = |e: &dyn std::fmt::Display| format!("failed to reach {address}: {e}");
-        let stream = TcpStream::connect(&authority).await.map_err(|e| failed(&e))?;
+        let stream = TcpStream::connect(&authority)
+            .await
+            .map_err(|e| failed(&e))?;
         stream.set_nodelay(true).map_err(|e| failed(&e))?;
-        let (sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| failed(&e))?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| failed(&e))?;
         tokio::spawn(connection);
-        Ok(Self { authority, sender, api_key: std::env::var("SANDCELL_API_KEY").ok() })
+        Ok(Self {
+            authority,
+            sender,
+            api_key: std::env::var("SANDCELL_API_KEY").ok(),
+        })
     }
 
     /// Sends a request and gives the response as it begins.
@@ -45,8 +55,13 @@ impl Client {
         if let Some(key) = &self.api_key {
             request = request.header("x-api-key", key);
         }
-        let request = request.body(Full::new(body.into())).map_err(|e| e.to_string())?;
-        self.sender.send_request(request).await.map_err(|e| format!("the request failed: {e}"))
+        let request = request
+            .body(Full::new(body.into()))
+            .map_err(|e| e.to_string())?;
+        self.sender
+            .send_request(request)
+            .await
+            .map_err(|e| format!("the request failed: {e}"))
     }
 
     /// Sends a request and gives the whole answer, which must be a success.
@@ -59,8 +74,12 @@ impl Client {
     ) -> Result<Bytes, String> {
         let response = self.send(method, path, content_type, body).await?;
         let status = response.status();
-        let bytes =
-            response.into_body().collect().await.map_err(|e| format!("the answer broke off: {e}"))?.to_bytes();
+        let bytes = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|e| format!("the answer broke off: {e}"))?
+            .to_bytes();
         if status == StatusCode::OK {
             return Ok(bytes);
         }
@@ -73,7 +92,9 @@ impl Client {
 
     /// As [`Client::bytes`], decoded as JSON; `body` is JSON too.
     pub async fn json(&mut self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
-        let bytes = self.bytes(method, path, "application/json", body.to_string()).await?;
+        let bytes = self
+            .bytes(method, path, "application/json", body.to_string())
+            .await?;
         serde_json::from_slice(&bytes).map_err(|e| format!("the answer is not JSON: {e}"))
     }
 }

@@ -10,7 +10,7 @@ use crate::isolation::cgroup::Layout;
 use crate::isolation::host::probe_pidfd;
 use crate::isolation::seccomp::Filters;
 use crate::isolation::sys;
-use crate::supervisor::{CreateSpec, ExecuteSpec, Event, Prepared, Supervisor};
+use crate::supervisor::{CreateSpec, Event, ExecuteSpec, Prepared, Supervisor};
 
 /// Descriptors that a sandbox takes in the supervisor.
 const FDS_PER_SANDBOX: u64 = 6;
@@ -50,7 +50,10 @@ impl Item {
     }
 
     fn optional(self) -> Self {
-        Self { required: false, ..self }
+        Self {
+            required: false,
+            ..self
+        }
     }
 }
 
@@ -62,7 +65,9 @@ pub fn main(common: &Common, args: &DoctorArgs) -> Result<ExitCode, String> {
         namespaces(),
         Item::new(
             "pidfd",
-            probe_pidfd().map(|()| "processes are named by descriptors".into()).map_err(|e| e.to_string()),
+            probe_pidfd()
+                .map(|()| "processes are named by descriptors".into())
+                .map_err(|e| e.to_string()),
             "run Linux 5.14 or later",
         ),
         Item::new(
@@ -95,20 +100,43 @@ pub fn main(common: &Common, args: &DoctorArgs) -> Result<ExitCode, String> {
                 println!("         {:<12} → {mend}", "");
             }
         }
-        println!("{}", if healthy { "sandboxes can run here" } else { "sandboxes cannot run safely here" });
+        println!(
+            "{}",
+            if healthy {
+                "sandboxes can run here"
+            } else {
+                "sandboxes cannot run safely here"
+            }
+        );
     }
-    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if healthy {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn root() -> Item {
     let euid = rustix::process::geteuid();
-    let result = if euid.is_root() { Ok("effective uid 0".into()) } else { Err(format!("effective uid {}", euid.as_raw())) };
+    let result = if euid.is_root() {
+        Ok("effective uid 0".into())
+    } else {
+        Err(format!("effective uid {}", euid.as_raw()))
+    };
     Item::new("root", result, "run sandcell as root; user code never is")
 }
 
 fn kernel() -> Item {
     let uname = rustix::system::uname();
-    Item::new("kernel", Ok(format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy())), "")
+    Item::new(
+        "kernel",
+        Ok(format!(
+            "{} {}",
+            uname.sysname().to_string_lossy(),
+            uname.release().to_string_lossy()
+        )),
+        "",
+    )
 }
 
 /// Clones a child into all of them, as the nursery does.
@@ -131,7 +159,11 @@ fn namespaces() -> Item {
         }
         Err(e) => Err(format!("clone3: {e}")),
     };
-    Item::new("namespaces", result, "sysctl -w user.max_user_namespaces=10000, and lift a container's seccomp profile")
+    Item::new(
+        "namespaces",
+        result,
+        "sysctl -w user.max_user_namespaces=10000, and lift a container's seccomp profile",
+    )
 }
 
 fn overlay() -> Item {
@@ -153,62 +185,133 @@ fn cgroups() -> Vec<Item> {
         Layout::Unified { .. } => ("cgroup v2", "v2"),
         Layout::Hybrid { .. } => ("hybrid", "v1"),
     };
-    let roots: Vec<String> = layout.v1_roots().iter().map(|p| p.display().to_string()).collect();
+    let roots: Vec<String> = layout
+        .v1_roots()
+        .iter()
+        .map(|p| p.display().to_string())
+        .collect();
     let mut items = vec![
-        Item::new("cgroups", Ok(format!("{kind}, v2 tree at {}", layout.unified_root().display())), ""),
-        Item::new("limits", Ok(format!("memory, cpu and processes are enforced by {by} {}", roots.join(" "))), ""),
+        Item::new(
+            "cgroups",
+            Ok(format!(
+                "{kind}, v2 tree at {}",
+                layout.unified_root().display()
+            )),
+            "",
+        ),
+        Item::new(
+            "limits",
+            Ok(format!(
+                "memory, cpu and processes are enforced by {by} {}",
+                roots.join(" ")
+            )),
+            "",
+        ),
     ];
     let kill = layout.unified_root().join("cgroup.kill").exists() || kernel_at_least(5, 14);
-    let result = if kill { Ok("whole process trees are killed at once".into()) } else { Err("no cgroup.kill".into()) };
+    let result = if kill {
+        Ok("whole process trees are killed at once".into())
+    } else {
+        Err("no cgroup.kill".into())
+    };
     items.push(Item::new("cgroup.kill", result, "run Linux 5.14 or later"));
     let options = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let favoured = options.lines().any(|l| l.contains(" cgroup2 ") && l.contains("favordynmods"));
-    let result = if favoured { Ok("on".into()) } else { Err("off: the first migration after a pause takes about 11 ms, off the request path".into()) };
-    items.push(Item::new("favordynmods", result, "optional, for the whole host: mount -o remount,favordynmods on the v2 tree").optional());
+    let favoured = options
+        .lines()
+        .any(|l| l.contains(" cgroup2 ") && l.contains("favordynmods"));
+    let result = if favoured {
+        Ok("on".into())
+    } else {
+        Err("off: the first migration after a pause takes about 11 ms, off the request path".into())
+    };
+    items.push(
+        Item::new(
+            "favordynmods",
+            result,
+            "optional, for the whole host: mount -o remount,favordynmods on the v2 tree",
+        )
+        .optional(),
+    );
     items
 }
 
 fn kernel_at_least(major: u32, minor: u32) -> bool {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
-    let mut parts = release.split(['.', '-']).map_while(|p| p.parse::<u32>().ok());
+    let mut parts = release
+        .split(['.', '-'])
+        .map_while(|p| p.parse::<u32>().ok());
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (major, minor)
 }
 
 fn descriptors() -> Item {
-    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    Item::new("descriptors", Ok(format!("{most} at most, room for about {} sandboxes", most / FDS_PER_SANDBOX)), "")
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .maximum
+        .unwrap_or(u64::MAX);
+    Item::new(
+        "descriptors",
+        Ok(format!(
+            "{most} at most, room for about {} sandboxes",
+            most / FDS_PER_SANDBOX
+        )),
+        "",
+    )
 }
 
 /// The proof: a sandbox that runs code. Only with a base mirror, which `doctor` does not build.
 fn sandbox(common: &Common) -> Result<Item, String> {
     const NAME: &str = "sandbox";
     let mut config = common.load()?;
-    let store = crate::mirror::Store::open(&config.mirrors_dir()).map_err(|e| format!("failed to {e}"))?;
+    let store =
+        crate::mirror::Store::open(&config.mirrors_dir()).map_err(|e| format!("failed to {e}"))?;
     let Some(mirror) = store.find_base().map_err(|e| format!("failed to {e}"))? else {
-        return Ok(Item::new(NAME, Err("not tried: there is no base mirror".into()), "sandcell mirror build").optional());
+        return Ok(Item::new(
+            NAME,
+            Err("not tried: there is no base mirror".into()),
+            "sandcell mirror build",
+        )
+        .optional());
     };
     config.service.pool = 0;
     config.service.preload.clear();
     let tried = Prepared::ephemeral(config, &super::program(), &mirror.root)
         .map_err(|e| e.to_string())
         .and_then(|prepared| super::runtime()?.block_on(try_sandbox(prepared)));
-    Ok(Item::new(NAME, tried, "the message names the step; please report it with this report"))
+    Ok(Item::new(
+        NAME,
+        tried,
+        "the message names the step; please report it with this report",
+    ))
 }
 
 async fn try_sandbox(prepared: Prepared) -> Result<String, String> {
-    let supervisor = Supervisor::start(prepared).await.map_err(|e| e.to_string())?;
+    let supervisor = Supervisor::start(prepared)
+        .await
+        .map_err(|e| e.to_string())?;
     let result = async {
-        let sandbox = supervisor.create(CreateSpec::default()).await.map_err(|e| e.to_string())?;
-        let spec = ExecuteSpec { code: "print(6 * 7)".into(), ..ExecuteSpec::default() };
-        let mut execution = supervisor.execute(&sandbox.id, spec).await.map_err(|e| e.to_string())?;
+        let sandbox = supervisor
+            .create(CreateSpec::default())
+            .await
+            .map_err(|e| e.to_string())?;
+        let spec = ExecuteSpec {
+            code: "print(6 * 7)".into(),
+            ..ExecuteSpec::default()
+        };
+        let mut execution = supervisor
+            .execute(&sandbox.id, spec)
+            .await
+            .map_err(|e| e.to_string())?;
         let mut out = String::new();
         while let Some(event) = execution.next().await {
             if let Event::Stdout(text) = event {
                 out.push_str(&text);
             }
         }
-        if out == "42\n" { Ok("was created, locked down, checked from outside, and ran code".into()) } else { Err(format!("printed {out:?}")) }
+        if out == "42\n" {
+            Ok("was created, locked down, checked from outside, and ran code".into())
+        } else {
+            Err(format!("printed {out:?}"))
+        }
     };
     let result = result.await;
     supervisor.drain().await;

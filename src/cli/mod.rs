@@ -125,7 +125,10 @@ fn base_mirror(config: &Config) -> Result<BaseMirror, String> {
         }
     };
     let in_use = mirror.lock_shared().map_err(said)?;
-    Ok(BaseMirror { mirror, _in_use: in_use })
+    Ok(BaseMirror {
+        mirror,
+        _in_use: in_use,
+    })
 }
 
 /// Path of this binary, for the nursery.
@@ -138,7 +141,10 @@ fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,sandcell=info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 /// A number of bytes with an optional binary suffix: `512M`, `1G`, `1048576`.

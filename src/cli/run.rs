@@ -82,8 +82,8 @@ pub fn main(common: &Common, args: &RunArgs) -> Result<ExitCode, String> {
     config.service.pool = 0;
     config.service.preload.clear();
     let mirror = super::base_mirror(&config)?;
-    let prepared = Prepared::ephemeral(config, &super::program(), mirror.root())
-        .map_err(|e| e.to_string())?;
+    let prepared =
+        Prepared::ephemeral(config, &super::program(), mirror.root()).map_err(|e| e.to_string())?;
     super::runtime()?.block_on(by_itself(prepared, job))
 }
 
@@ -115,7 +115,9 @@ fn with_argv(code: &str, args: &RunArgs) -> String {
         (_, Some(path)) => path.display().to_string(),
         _ => String::new(),
     };
-    let argv: Vec<&str> = std::iter::once(name.as_str()).chain(args.args.iter().map(String::as_str)).collect();
+    let argv: Vec<&str> = std::iter::once(name.as_str())
+        .chain(args.args.iter().map(String::as_str))
+        .collect();
     // A JSON list of strings is a Python list of strings.
     let argv = serde_json::to_string(&argv).unwrap_or_else(|_| "[]".into());
     if args.args.is_empty() {
@@ -125,7 +127,9 @@ fn with_argv(code: &str, args: &RunArgs) -> String {
 }
 
 async fn by_itself(prepared: Prepared, job: Job) -> Result<ExitCode, String> {
-    let supervisor = Supervisor::start(prepared).await.map_err(|e| e.to_string())?;
+    let supervisor = Supervisor::start(prepared)
+        .await
+        .map_err(|e| e.to_string())?;
     let status = tokio::select! {
         status = run_in(&supervisor, job) => status,
         _ = tokio::signal::ctrl_c() => Ok(EXIT_INTERRUPTED),
@@ -137,7 +141,11 @@ async fn by_itself(prepared: Prepared, job: Job) -> Result<ExitCode, String> {
 async fn run_in(supervisor: &Supervisor, job: Job) -> Result<u8, String> {
     let said = |e: crate::supervisor::Error| e.to_string();
     let sandbox = supervisor.create(job.create).await.map_err(said)?;
-    let spec = ExecuteSpec { code: job.code, timeout: job.timeout, env: BTreeMap::new() };
+    let spec = ExecuteSpec {
+        code: job.code,
+        timeout: job.timeout,
+        env: BTreeMap::new(),
+    };
     let mut execution = supervisor.execute(&sandbox.id, spec).await.map_err(said)?;
     let mut status = 0;
     while let Some(event) = execution.next().await {
@@ -151,7 +159,10 @@ async fn run_in(supervisor: &Supervisor, job: Job) -> Result<u8, String> {
     }
     if let Some(dir) = &job.keep_files {
         for file in supervisor.list_files(&sandbox.id).await.map_err(said)? {
-            let open = supervisor.open_file(&sandbox.id, &file.path).await.map_err(said)?;
+            let open = supervisor
+                .open_file(&sandbox.id, &file.path)
+                .await
+                .map_err(said)?;
             let mut to = create_kept(dir, &file.path)?;
             std::io::copy(&mut { open.file }, &mut to)
                 .map_err(|e| format!("failed to keep {}: {e}", file.path))?;
@@ -164,7 +175,9 @@ async fn run_in(supervisor: &Supervisor, job: Job) -> Result<u8, String> {
 /// here, and a name that is not plain is refused.
 fn create_kept(dir: &Path, name: &str) -> Result<std::fs::File, String> {
     let relative = Path::new(name);
-    let plain = relative.components().all(|c| matches!(c, std::path::Component::Normal(_)));
+    let plain = relative
+        .components()
+        .all(|c| matches!(c, std::path::Component::Normal(_)));
     if !plain {
         return Err(format!("a file with the name {name:?} cannot be kept"));
     }
@@ -206,8 +219,13 @@ fn ending_status(ending: Ending, status: u8) -> u8 {
             eprintln!("sandcell: out of memory");
             EXIT_OUT_OF_MEMORY
         }
-        Ending::KernelDied { code: Some(code), .. } => (code & 0xff) as u8,
-        Ending::KernelDied { signal: Some(signal), .. } => {
+        Ending::KernelDied {
+            code: Some(code), ..
+        } => (code & 0xff) as u8,
+        Ending::KernelDied {
+            signal: Some(signal),
+            ..
+        } => {
             eprintln!("sandcell: ended by signal {signal}");
             128u8.saturating_add(signal as u8)
         }
@@ -225,14 +243,20 @@ async fn through_service(address: &str, job: Job) -> Result<ExitCode, String> {
         create["cpus"] = json!(cpus);
     }
     let created = client.json("POST", "/sandbox/create", &create).await?;
-    let id = created["sandbox_id"].as_str().ok_or("the service gave no sandbox_id")?.to_owned();
+    let id = created["sandbox_id"]
+        .as_str()
+        .ok_or("the service gave no sandbox_id")?
+        .to_owned();
     let status = tokio::select! {
         status = stream_execution(&mut client, &id, &job) => status,
         _ = tokio::signal::ctrl_c() => Ok(EXIT_INTERRUPTED),
     };
     // The connection may be in the middle of an answer.
     let closed = async {
-        Client::connect(address).await?.json("POST", &format!("/sandbox/{id}/close"), &json!({})).await
+        Client::connect(address)
+            .await?
+            .json("POST", &format!("/sandbox/{id}/close"), &json!({}))
+            .await
     };
     let closed = closed.await;
     let status = status?;
@@ -246,9 +270,16 @@ async fn stream_execution(client: &mut Client, id: &str, job: &Job) -> Result<u8
         body["timeout_seconds"] = json!(timeout.as_secs_f64());
     }
     let path = format!("/sandbox/{id}/execute");
-    let response = client.send("POST", &path, "application/json", body.to_string()).await?;
+    let response = client
+        .send("POST", &path, "application/json", body.to_string())
+        .await?;
     if response.status() != hyper::StatusCode::OK {
-        let body = response.into_body().collect().await.map_err(|e| e.to_string())?.to_bytes();
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|e| e.to_string())?
+            .to_bytes();
         return Err(String::from_utf8_lossy(&body).into_owned());
     }
     let mut status = 0;
@@ -256,7 +287,9 @@ async fn stream_execution(client: &mut Client, id: &str, job: &Job) -> Result<u8
     let mut body = response.into_body();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|e| format!("the answer broke off: {e}"))?;
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         pending.extend_from_slice(&data);
         while let Some(end) = pending.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();
@@ -284,9 +317,10 @@ fn show_line(event: &Value, status: u8) -> Result<u8, String> {
                 "timeout" => Ending::Timeout,
                 "interrupted" => Ending::Interrupted,
                 "out_of_memory" => Ending::OutOfMemory,
-                "kernel_died" => {
-                    Ending::KernelDied { code: number("exit_code"), signal: number("signal") }
-                }
+                "kernel_died" => Ending::KernelDied {
+                    code: number("exit_code"),
+                    signal: number("signal"),
+                },
                 _ => Ending::Error,
             };
             return Ok(ending_status(ending, status));
@@ -297,15 +331,21 @@ fn show_line(event: &Value, status: u8) -> Result<u8, String> {
 }
 
 async fn keep_files(client: &mut Client, id: &str, dir: &Path) -> Result<(), String> {
-    let files = client.bytes("GET", &format!("/sandbox/{id}/files"), "text/plain", "").await?;
+    let files = client
+        .bytes("GET", &format!("/sandbox/{id}/files"), "text/plain", "")
+        .await?;
     let files: Value = serde_json::from_slice(&files).map_err(|e| e.to_string())?;
     for file in files.as_array().into_iter().flatten() {
         let name = file["path"].as_str().unwrap_or_default();
         let path = format!("/sandbox/{id}/download/{}", escape(name));
         let bytes = client.bytes("GET", &path, "text/plain", "").await?;
         let mut to = tokio::fs::File::from_std(create_kept(dir, name)?);
-        to.write_all(&bytes).await.map_err(|e| format!("failed to keep {name}: {e}"))?;
-        to.flush().await.map_err(|e| format!("failed to keep {name}: {e}"))?;
+        to.write_all(&bytes)
+            .await
+            .map_err(|e| format!("failed to keep {name}: {e}"))?;
+        to.flush()
+            .await
+            .map_err(|e| format!("failed to keep {name}: {e}"))?;
     }
     Ok(())
 }

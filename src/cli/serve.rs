@@ -39,15 +39,17 @@ pub fn main(common: &Common, args: &ServeArgs) -> Result<ExitCode, String> {
     }
     crate::api::check_exposure(&config).map_err(|e| e.to_string())?;
     let mirror = super::base_mirror(&config)?;
-    let prepared = Prepared::new(config, &super::program(), mirror.root())
-        .map_err(|e| e.to_string())?;
+    let prepared =
+        Prepared::new(config, &super::program(), mirror.root()).map_err(|e| e.to_string())?;
     super::runtime()?.block_on(serve(prepared))
 }
 
 async fn serve(prepared: Prepared) -> Result<ExitCode, String> {
     // Before anything is started, so that no signal finds us without a handler.
     let mut stop = Stop::new()?;
-    let supervisor = Supervisor::start(prepared).await.map_err(|e| e.to_string())?;
+    let supervisor = Supervisor::start(prepared)
+        .await
+        .map_err(|e| e.to_string())?;
     let result = listen_until(&supervisor, &mut stop).await;
     supervisor.drain().await;
     result

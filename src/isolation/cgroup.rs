@@ -97,7 +97,9 @@ impl Layout {
         }
         let v1 = V1::new();
         let find = |controller: Controllers, name: &str| {
-            v1.get_mount_point(controller).map(|(point, _)| point).ok_or_else(|| missing(name))
+            v1.get_mount_point(controller)
+                .map(|(point, _)| point)
+                .ok_or_else(|| missing(name))
         };
         Ok(Self::Hybrid {
             root: unified_mount()?,
@@ -118,7 +120,9 @@ impl Layout {
     pub fn v1_roots(&self) -> Vec<&Path> {
         match self {
             Self::Unified { .. } => Vec::new(),
-            Self::Hybrid { memory, cpu, pids, .. } => vec![memory, cpu, pids],
+            Self::Hybrid {
+                memory, cpu, pids, ..
+            } => vec![memory, cpu, pids],
         }
     }
 
@@ -164,7 +168,10 @@ impl ServiceCgroup {
     /// Cleans what an earlier run of this instance left, then makes the tree anew and hands it to
     /// the outer root, who clones inits into it.
     pub fn create(layout: Layout, instance: &str) -> Result<Self, Error> {
-        let service = Self { layout, name: format!("{TOP}/{instance}") };
+        let service = Self {
+            layout,
+            name: format!("{TOP}/{instance}"),
+        };
         service.remove()?;
         for root in service.layout.roots() {
             let dir = root.join(&service.name);
@@ -189,7 +196,10 @@ impl ServiceCgroup {
 
     /// Makes the cgroups of a sandbox, with their limits.
     pub fn sandbox(&self, id: &str, limits: &CgroupLimits) -> Result<SandboxCgroup, Error> {
-        let sandbox = SandboxCgroup { layout: self.layout.clone(), name: format!("{}/s-{id}", self.name) };
+        let sandbox = SandboxCgroup {
+            layout: self.layout.clone(),
+            name: format!("{}/s-{id}", self.name),
+        };
         let made = sandbox.make(limits);
         if made.is_err() {
             let _ = sandbox.remove();
@@ -200,7 +210,11 @@ impl ServiceCgroup {
     /// Names of the sandboxes that have cgroups.
     pub fn leftovers(&self) -> usize {
         fs::read_dir(self.layout.unified_root().join(&self.name))
-            .map(|dir| dir.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("s-")).count())
+            .map(|dir| {
+                dir.flatten()
+                    .filter(|e| e.file_name().to_string_lossy().starts_with("s-"))
+                    .count()
+            })
             .unwrap_or(0)
     }
 
@@ -281,7 +295,9 @@ impl SandboxCgroup {
         let (dir, v2) = self.memory();
         let memory = MemController::new(dir.clone(), PathBuf::new(), v2);
         if v2 {
-            memory.set_limit(memory_bytes).map_err(|e| failed("memory", e))?;
+            memory
+                .set_limit(memory_bytes)
+                .map_err(|e| failed("memory", e))?;
             if dir.join("memory.swap.max").exists() {
                 memory.set_memswap_limit(0).map_err(|e| failed("swap", e))?;
             } else {
@@ -312,7 +328,11 @@ impl SandboxCgroup {
 
     /// `cgroup.procs` of the v1 hierarchies, in which a process writes itself.
     pub fn v1_procs(&self) -> Result<Vec<OwnedFd>, Error> {
-        self.layout.v1_roots().iter().map(|root| open_procs(&root.join(&self.name))).collect()
+        self.layout
+            .v1_roots()
+            .iter()
+            .map(|root| open_procs(&root.join(&self.name)))
+            .collect()
     }
 
     /// `cgroup.procs` of every hierarchy, the given leaf in v2.
@@ -343,8 +363,16 @@ impl SandboxCgroup {
         let (pids, _) = self.pids();
         // cpu.stat of v2 is there without the controller, on hybrid hosts too (cgroup v2 docs).
         let cpu = read(&self.dir().join("cpu.stat"));
-        let oom = if memory_v2 { "memory.events" } else { "memory.oom_control" };
-        let peak = if memory_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
+        let oom = if memory_v2 {
+            "memory.events"
+        } else {
+            "memory.oom_control"
+        };
+        let peak = if memory_v2 {
+            "memory.peak"
+        } else {
+            "memory.max_usage_in_bytes"
+        };
         Counters {
             cpu_user: Duration::from_micros(field(&cpu, "user_usec")),
             cpu_system: Duration::from_micros(field(&cpu, "system_usec")),
@@ -358,7 +386,11 @@ impl SandboxCgroup {
     /// Processes killed for memory so far.
     pub fn oom_kills(&self) -> u64 {
         let (memory, v2) = self.memory();
-        let file = if v2 { "memory.events" } else { "memory.oom_control" };
+        let file = if v2 {
+            "memory.events"
+        } else {
+            "memory.oom_control"
+        };
         field(&read(&memory.join(file)), "oom_kill")
     }
 
@@ -412,7 +444,11 @@ fn enable_controllers(dir: &Path) -> Result<(), Error> {
 
 /// Files that an owner of a delegated cgroup may write (cgroups(7), "Delegation").
 fn delegate(dir: &Path) -> Result<(), Error> {
-    for path in [dir.to_owned(), dir.join("cgroup.procs"), dir.join("cgroup.threads")] {
+    for path in [
+        dir.to_owned(),
+        dir.join("cgroup.procs"),
+        dir.join("cgroup.threads"),
+    ] {
         chown(&path, Some(MIRROR_OWNER), Some(MIRROR_OWNER)).map_err(Error::path("own", path))?;
     }
     Ok(())
@@ -430,7 +466,10 @@ fn open_dir(dir: &Path) -> Result<OwnedFd, Error> {
 
 fn open_procs(dir: &Path) -> Result<OwnedFd, Error> {
     let path = dir.join("cgroup.procs");
-    let file = OpenOptions::new().write(true).open(&path).map_err(Error::path("open", path))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .map_err(Error::path("open", path))?;
     Ok(file.into())
 }
 
@@ -471,7 +510,10 @@ fn remove_tree_patiently(dir: &Path) -> Result<(), Error> {
     let deadline = std::time::Instant::now() + Duration::from_secs(5);
     loop {
         match remove_tree(dir) {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && std::time::Instant::now() < deadline => {
+            Err(e)
+                if e.raw_os_error() == Some(libc::EBUSY)
+                    && std::time::Instant::now() < deadline =>
+            {
                 std::thread::sleep(Duration::from_millis(5));
             }
             other => return other.map_err(Error::path("remove", dir)),

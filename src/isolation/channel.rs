@@ -40,7 +40,12 @@ impl Packet {
 
 /// Two connected ends, close-on-exec, blocking.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+    Ok(socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
 }
 
 /// Sends one packet. An end that was closed gives `EPIPE`, never a signal.
@@ -91,8 +96,14 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
         })
         .flatten()
         .collect();
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "packet over its limit"));
+    if received
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "packet over its limit",
+        ));
     }
     if received.bytes == 0 && fds.is_empty() {
         return Ok(None);
@@ -104,7 +115,10 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
 fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let bytes = serde_json::to_vec(message)?;
     if bytes.len() > MAX_PACKET_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "message over the packet limit"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "message over the packet limit",
+        ));
     }
     Ok(bytes)
 }
@@ -119,7 +133,9 @@ impl Channel {
     /// Takes over `socket` and makes it non-blocking.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket: sys::watch(socket)? })
+        Ok(Self {
+            socket: sys::watch(socket)?,
+        })
     }
 
     /// Sends one packet of JSON, waiting while the other end's buffer is full.
@@ -162,7 +178,10 @@ mod tests {
         send(a.as_fd(), b"one", &[a.as_fd(), b.as_fd()]).unwrap();
         send(a.as_fd(), b"two", &[]).unwrap();
         let one = receive(b.as_fd()).unwrap().unwrap();
-        assert_eq!((one.bytes.as_slice(), one.fds.len()), (b"one".as_slice(), 2));
+        assert_eq!(
+            (one.bytes.as_slice(), one.fds.len()),
+            (b"one".as_slice(), 2)
+        );
         assert_eq!(receive(b.as_fd()).unwrap().unwrap().bytes, b"two");
         drop((a, one));
         assert!(receive(b.as_fd()).unwrap().is_none());

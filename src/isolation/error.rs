@@ -54,7 +54,10 @@ pub trait Context<T> {
 
 impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     fn context(self, step: impl Into<String>) -> Result<T, Error> {
-        self.map_err(|e| Error::Step { step: step.into(), source: e.into() })
+        self.map_err(|e| Error::Step {
+            step: step.into(),
+            source: e.into(),
+        })
     }
 }
 

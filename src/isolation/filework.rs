@@ -5,11 +5,13 @@
 //! or swapped at any moment leads to a refusal, inside the sandbox at that.
 
 use std::ffi::{CStr, CString};
-use std::io::{self, Read, Write};
 use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 use super::channel;
@@ -59,9 +61,14 @@ pub fn run(work: &FileWork, reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> 
     let sent = match done {
         Ok(None) => channel::send_json(reply, &Reply::Ok {}, &[]),
         Ok(Some(file)) => channel::send_json(reply, &Reply::Ok {}, &[file.as_fd()]),
-        Err(Refusal(code, detail)) => {
-            channel::send_json(reply, &Reply::Failed { code: code.into(), detail }, &[])
-        }
+        Err(Refusal(code, detail)) => channel::send_json(
+            reply,
+            &Reply::Failed {
+                code: code.into(),
+                detail,
+            },
+            &[],
+        ),
     };
     i32::from(sent.is_err())
 }
@@ -75,8 +82,10 @@ fn components(path: &[u8]) -> Result<Vec<CString>, Refusal> {
     if path[0] == b'/' {
         return Err(bad("the path must be relative to the working directory"));
     }
-    let parts: Vec<&[u8]> =
-        path.split(|b| *b == b'/').filter(|p| !p.is_empty() && *p != b".").collect();
+    let parts: Vec<&[u8]> = path
+        .split(|b| *b == b'/')
+        .filter(|p| !p.is_empty() && *p != b".")
+        .collect();
     if parts.is_empty() || path.ends_with(b"/") {
         return Err(bad("the path must name a file"));
     }
@@ -90,13 +99,23 @@ fn components(path: &[u8]) -> Result<Vec<CString>, Refusal> {
 }
 
 fn home() -> Result<OwnedFd, Refusal> {
-    Ok(openat(rustix::fs::CWD, HOME, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(openat(
+        rustix::fs::CWD,
+        HOME,
+        OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }
 
 fn open_dir(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
-    openat(dir, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-        // O_DIRECTORY|O_NOFOLLOW on a link gives ENOTDIR: tell a link from a file.
-        .map_err(|e| e)
+    openat(
+        dir,
+        name,
+        OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    // O_DIRECTORY|O_NOFOLLOW on a link gives ENOTDIR: tell a link from a file.
+    .map_err(|e| e)
 }
 
 /// Opens the directory of the last component, making missing ones when asked.
@@ -143,14 +162,17 @@ fn read(path: &[u8]) -> Result<OwnedFd, Refusal> {
     let name = &parts[parts.len() - 1];
     require_regular(statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)?;
     // O_NONBLOCK: a FIFO that was swapped in must not hold us. fstat decides, on the open file.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = openat(&dir, name, flags, Mode::empty())?;
     require_regular(fstat(&file)?.st_mode)?;
     Ok(file)
 }
 
 fn write(path: &[u8], reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> Result<(), Refusal> {
-    let Some(content) = content else { return Err(Refusal("io", "no content pipe".into())) };
+    let Some(content) = content else {
+        return Err(Refusal("io", "no content pipe".into()));
+    };
     let parts = components(path)?;
     let dir = parent(&parts, true)?;
     let name = &parts[parts.len() - 1];
@@ -226,14 +248,24 @@ impl Listing<'_> {
 }
 
 fn list(reply: BorrowedFd<'_>, max_entries: usize) -> Result<(), Refusal> {
-    let mut listing = Listing { reply, left: max_entries, pending: Vec::new(), pending_bytes: 0 };
+    let mut listing = Listing {
+        reply,
+        left: max_entries,
+        pending: Vec::new(),
+        pending_bytes: 0,
+    };
     let mut path = Vec::new();
     walk(home()?, &mut path, 0, &mut listing)?;
     Ok(listing.flush()?)
 }
 
 /// Depth first; directories that vanish or cannot be opened are left out, as `find` does.
-fn walk(dir: OwnedFd, path: &mut Vec<u8>, depth: usize, listing: &mut Listing<'_>) -> Result<(), Refusal> {
+fn walk(
+    dir: OwnedFd,
+    path: &mut Vec<u8>,
+    depth: usize,
+    listing: &mut Listing<'_>,
+) -> Result<(), Refusal> {
     let mut subdirs = Vec::new();
     for entry in Dir::read_from(&dir)? {
         let entry = entry?;
@@ -241,7 +273,9 @@ fn walk(dir: OwnedFd, path: &mut Vec<u8>, depth: usize, listing: &mut Listing<'_
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        let Ok(stat) = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let Ok(stat) = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
+            continue;
+        };
         let full = [path.as_slice(), name.to_bytes()].concat();
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
@@ -262,7 +296,9 @@ fn walk(dir: OwnedFd, path: &mut Vec<u8>, depth: usize, listing: &mut Listing<'_
     }
     subdirs.sort();
     for name in subdirs {
-        let Ok(child) = open_dir(&dir, &name) else { continue };
+        let Ok(child) = open_dir(&dir, &name) else {
+            continue;
+        };
         let length = path.len();
         path.extend_from_slice(name.to_bytes());
         path.push(b'/');

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::cgroup::{SandboxCgroup, ServiceCgroup};
 use super::channel::{self, Channel, Packet};
 use super::error::{Context, Error};
+use super::host_root::{HostRoots, tmpfs_takes_user_xattrs};
 use super::posture::Namespaces;
 use super::spec::{
     BLOCK_IDS, FileWork, FromNursery, MIRROR_OWNER, NurserySetup, Reply, SandboxSpec, ToInit,
@@ -38,6 +39,7 @@ pub struct SpawnedNursery {
     socket: OwnedFd,
     pidfd: OwnedFd,
     ids: IdBlock,
+    roots: Option<HostRoots>,
 }
 
 /// Starts the nursery from `program` (this binary), in its own cgroup, over the mirror at `mirror`.
@@ -48,7 +50,15 @@ pub fn spawn_nursery(
     cgroup: &ServiceCgroup,
 ) -> Result<SpawnedNursery, Error> {
     let ids = IdBlock::take()?;
-    let image = Image::new(sealed_copy(program)?, vec![c"sandcell".into(), c"nursery".into()]);
+    let roots = if tmpfs_takes_user_xattrs()? {
+        None
+    } else {
+        Some(HostRoots::new(detached_mirror(mirror)?)?)
+    };
+    let image = Image::new(
+        sealed_copy(program)?,
+        vec![c"sandcell".into(), c"nursery".into()],
+    );
     let mirror = detached_mirror(mirror)?;
     let (ours, theirs) = channel::pair().context("make a socket pair")?;
     let (waiting, go) =
@@ -68,7 +78,11 @@ pub fn spawn_nursery(
         ))),
         Ok(Fork::Parent { pid, pidfd }) => {
             drop(theirs);
-            let map = format!("0 {MIRROR_OWNER} 1\n1 {} {}\n", ids.first + 1, BLOCK_IDS - 1);
+            let map = format!(
+                "0 {MIRROR_OWNER} 1\n1 {} {}\n",
+                ids.first + 1,
+                BLOCK_IDS - 1
+            );
             for kind in ["uid_map", "gid_map"] {
                 let path = format!("/proc/{pid}/{kind}");
                 fs::write(&path, &map).map_err(Error::path("write", path))?;
@@ -78,7 +92,12 @@ pub fn spawn_nursery(
                 .context("set the nursery up")?;
             let answer = channel::receive(ours.as_fd()).context("hear from the nursery")?;
             read_answer(answer)?;
-            Ok(SpawnedNursery { socket: ours, pidfd, ids })
+            Ok(SpawnedNursery {
+                socket: ours,
+                pidfd,
+                ids,
+                roots,
+            })
         }
     }
 }
@@ -93,7 +112,8 @@ fn sealed_copy(program: &Path) -> Result<OwnedFd, Error> {
     let mut to = File::from(memfd);
     io::copy(&mut from, &mut to).context("copy the program")?;
     to.flush().context("copy the program")?;
-    rustix::fs::fchmod(&to, rustix::fs::Mode::from_raw_mode(0o555)).context("make it executable")?;
+    rustix::fs::fchmod(&to, rustix::fs::Mode::from_raw_mode(0o555))
+        .context("make it executable")?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     fcntl_add_seals(&to, seals).context("seal the program")?;
     // A descriptor open for writing would make the exec fail with ETXTBSY.
@@ -105,8 +125,12 @@ fn sealed_copy(program: &Path) -> Result<OwnedFd, Error> {
 /// The mirror as a detached mount, read-only, without set-uid and devices.
 fn detached_mirror(mirror: &Path) -> Result<OwnedFd, Error> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = rustix::mount::open_tree(rustix::fs::CWD, mirror, flags)
-        .map_err(|e| Error::Path { step: "clone the mount of", path: mirror.into(), source: e.into() })?;
+    let tree =
+        rustix::mount::open_tree(rustix::fs::CWD, mirror, flags).map_err(|e| Error::Path {
+            step: "clone the mount of",
+            path: mirror.into(),
+            source: e.into(),
+        })?;
     sys::mount_setattr(tree.as_fd(), MIRROR_ATTRIBUTES).context("make the mirror read-only")?;
     Ok(tree)
 }
@@ -125,7 +149,10 @@ impl IdBlock {
             let name = SocketAddr::from_abstract_name(format!("sandcell/ids/{k}"))
                 .context("name a block of ids")?;
             if let Ok(held) = UnixListener::bind_addr(&name) {
-                return Ok(Self { first: MIRROR_OWNER + k * BLOCK_IDS, _held: held });
+                return Ok(Self {
+                    first: MIRROR_OWNER + k * BLOCK_IDS,
+                    _held: held,
+                });
             }
         }
         Err(Error::Unsupported(format!(
@@ -148,6 +175,7 @@ pub struct Nursery {
     channel: Mutex<Channel>,
     process: Process,
     ids: IdBlock,
+    roots: Option<HostRoots>,
 }
 
 impl Nursery {
@@ -157,6 +185,7 @@ impl Nursery {
             channel: Mutex::new(Channel::new(spawned.socket).context("watch the nursery")?),
             process: Process::new(spawned.pidfd)?,
             ids: spawned.ids,
+            roots: spawned.roots,
         })
     }
 
@@ -183,20 +212,29 @@ impl Nursery {
         files: BTreeMap<String, String>,
         env: BTreeMap<String, String>,
     ) -> Result<Process, Error> {
-        let pidfd = self.ask(&ToNursery::Zygote { files, env }, &[socket.as_fd()]).await?;
+        let pidfd = self
+            .ask(&ToNursery::Zygote { files, env }, &[socket.as_fd()])
+            .await?;
         Process::new(pidfd)
     }
 
     /// Starts a sandbox in its cgroup and waits until its init is ready.
     pub async fn start_sandbox(
         &self,
-        spec: SandboxSpec,
+        mut spec: SandboxSpec,
         cgroup: &SandboxCgroup,
     ) -> Result<Init, Error> {
         let (ours, theirs) = channel::pair().context("make a socket pair")?;
         let dir = cgroup.leaf_dir("init")?;
         let joins = cgroup.v1_procs()?;
+        let mounts = self
+            .roots
+            .as_ref()
+            .map(|roots| roots.make(&spec))
+            .transpose()?;
+        spec.root_from_host = mounts.is_some();
         let mut fds = vec![theirs.as_fd(), dir.as_fd()];
+        fds.extend(mounts.iter().flatten().map(AsFd::as_fd));
         fds.extend(joins.iter().map(AsFd::as_fd));
         let pidfd = self.ask(&ToNursery::Sandbox(spec), &fds).await?;
         drop(theirs);
@@ -228,7 +266,10 @@ impl Process {
     /// Takes over a pidfd.
     pub fn new(pidfd: OwnedFd) -> Result<Self, Error> {
         let pid = pid_of(pidfd.as_fd())?;
-        Ok(Self { pidfd: sys::watch(pidfd).context("watch a process")?, pid })
+        Ok(Self {
+            pidfd: sys::watch(pidfd).context("watch a process")?,
+            pid,
+        })
     }
 
     /// Its id in the supervisor's PID namespace. Valid while the process is not reaped.
@@ -244,7 +285,11 @@ impl Process {
     /// Resolves when it has exited (a pidfd polls readable then, pidfd_open(2)).
     pub async fn exited(&self) {
         // An error means that the runtime is going down.
-        let _ = self.pidfd.readable().await.map(|mut ready| ready.retain_ready());
+        let _ = self
+            .pidfd
+            .readable()
+            .await
+            .map(|mut ready| ready.retain_ready());
     }
 
     /// Reaps it when it is a child of ours that has exited.
@@ -307,7 +352,11 @@ impl Init {
         }
         let process = Process::new(pidfd)?;
         let namespaces = Namespaces::of(process.pid())?;
-        Ok(Self { channel, process, namespaces })
+        Ok(Self {
+            channel,
+            process,
+            namespaces,
+        })
     }
 
     /// The process.
@@ -330,7 +379,11 @@ impl Init {
         streams: [BorrowedFd<'_>; 3],
     ) -> Result<Channel, Error> {
         let [stdin, stdout, stderr] = streams;
-        self.request(&ToInit::Command { argv, env, cwd }, &[cgroup, stdin, stdout, stderr]).await
+        self.request(
+            &ToInit::Command { argv, env, cwd },
+            &[cgroup, stdin, stdout, stderr],
+        )
+        .await
     }
 
     /// Starts file work; answers come on the channel returned.
@@ -339,7 +392,8 @@ impl Init {
         work: FileWork,
         content: Option<BorrowedFd<'_>>,
     ) -> Result<Channel, Error> {
-        self.request(&ToInit::File { work }, content.as_slice()).await
+        self.request(&ToInit::File { work }, content.as_slice())
+            .await
     }
 
     async fn request(&self, request: &ToInit, fds: &[BorrowedFd<'_>]) -> Result<Channel, Error> {

@@ -86,13 +86,16 @@ impl Sealed {
 /// init has emptied the bounding set; both are asserted rather than assumed.
 fn clear_capabilities() -> Result<(), Error> {
     use caps::CapSet::{Ambient, Bounding, Effective, Inheritable, Permitted};
-    let fail = |e: caps::errors::CapsError| Error::Refused(format!("failed to drop capabilities: {e}"));
+    let fail =
+        |e: caps::errors::CapsError| Error::Refused(format!("failed to drop capabilities: {e}"));
     for set in [Ambient, Effective, Inheritable, Permitted] {
         caps::clear(None, set).map_err(fail)?;
     }
     for set in [Ambient, Effective, Inheritable, Permitted, Bounding] {
         if !caps::read(None, set).map_err(fail)?.is_empty() {
-            return Err(Error::Refused(format!("capability set {set:?} is not empty")));
+            return Err(Error::Refused(format!(
+                "capability set {set:?} is not empty"
+            )));
         }
     }
     Ok(())

@@ -30,12 +30,17 @@ const EXIT_NOT_STARTED: i32 = 127;
 /// request; `go` gives a byte when the id maps are written.
 pub fn main(spec: &SandboxSpec, filters: &Filters, go: BorrowedFd<'_>, fds: Vec<OwnedFd>) -> ! {
     let mut fds = fds.into_iter();
-    let Some(control) = fds.next() else { sys::exit_now(1) };
+    let Some(control) = fds.next() else {
+        sys::exit_now(1)
+    };
     let cgroups: Vec<OwnedFd> = fds.collect();
     match set_up(spec, go, control.as_fd(), &cgroups) {
         Ok(()) => {}
         Err(e) => {
-            let failed = Reply::Failed { code: "setup".into(), detail: e.to_string() };
+            let failed = Reply::Failed {
+                code: "setup".into(),
+                detail: e.to_string(),
+            };
             let _ = channel::send_json(control.as_fd(), &failed, &[]);
             sys::exit_now(1)
         }
@@ -48,7 +53,13 @@ pub fn main(spec: &SandboxSpec, filters: &Filters, go: BorrowedFd<'_>, fds: Vec<
     if channel::send_json(control.as_fd(), &Reply::Ok {}, &[]).is_err() {
         sys::exit_now(1);
     }
-    let result = Init { spec, filters, control, commands: HashMap::new() }.serve();
+    let result = Init {
+        spec,
+        filters,
+        control,
+        commands: HashMap::new(),
+    }
+    .serve();
     sys::exit_now(i32::from(result.is_err()))
 }
 
@@ -64,8 +75,10 @@ fn set_up(
         return Err(Error::Refused("the nursery gave up".into()));
     }
     setgroups(&[]).context("drop groups")?;
-    setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0)).context("become root inside")?;
-    setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).context("become root inside")?;
+    setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0))
+        .context("become root inside")?;
+    setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))
+        .context("become root inside")?;
     let _ = control;
     let (mounts, joins) = rest.split_at(if spec.root_from_host { 2 } else { 0 });
     for procs in joins {
@@ -74,7 +87,8 @@ fn set_up(
         rustix::io::write(procs, b"0").context("join a cgroup")?;
     }
     // After the joins, so that every hierarchy's root is the sandbox's own cgroup.
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP).context("unshare the cgroup namespace")?;
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
+        .context("unshare the cgroup namespace")?;
     rootfs::make_private()?;
     if let [stage, merged] = mounts {
         rootfs::attach(stage.as_fd(), rootfs::STAGE)?;
@@ -127,9 +141,8 @@ impl Init<'_> {
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGCHLD);
         mask.thread_block().context("block SIGCHLD")?;
-        let children =
-            SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-                .context("watch children")?;
+        let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .context("watch children")?;
         loop {
             let mut watched = [
                 PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN),
@@ -139,7 +152,10 @@ impl Init<'_> {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e).context("wait for work"),
             }
-            let (asked, ended) = (!watched[0].revents().is_empty(), !watched[1].revents().is_empty());
+            let (asked, ended) = (
+                !watched[0].revents().is_empty(),
+                !watched[1].revents().is_empty(),
+            );
             if ended {
                 while let Ok(Some(_)) = children.read_signal() {}
                 self.reap();
@@ -174,8 +190,12 @@ impl Init<'_> {
         let mut fds = packet.fds.into_iter();
         let Some(reply) = fds.next() else { return };
         let done = match request {
-            Ok(ToInit::Command { argv, env, cwd }) => self.command(reply, fds.collect(), &Command { argv, env, cwd }),
-            Ok(ToInit::File { work }) => self.file(&work, reply.as_fd(), fds.next()).map_err(|e| (e, Some(reply))),
+            Ok(ToInit::Command { argv, env, cwd }) => {
+                self.command(reply, fds.collect(), &Command { argv, env, cwd })
+            }
+            Ok(ToInit::File { work }) => self
+                .file(&work, reply.as_fd(), fds.next())
+                .map_err(|e| (e, Some(reply))),
             Err(e) => Err((Error::Refused(e.to_string()), Some(reply))),
         };
         if let Err((e, Some(reply))) = done {
@@ -190,7 +210,10 @@ impl Init<'_> {
         command: &Command,
     ) -> Result<(), (Error, Option<OwnedFd>)> {
         let Ok([cgroup, stdin, stdout, stderr]) = <[OwnedFd; 4]>::try_from(fds) else {
-            return Err((Error::Refused("a command needs four descriptors".into()), Some(reply)));
+            return Err((
+                Error::Refused("a command needs four descriptors".into()),
+                Some(reply),
+            ));
         };
         match sys::fork_into(0, Some(cgroup.as_fd())) {
             Err(e) => Err((Error::step("fork")(e), Some(reply))),
@@ -207,7 +230,12 @@ impl Init<'_> {
     }
 
     /// In the child: returns only when it failed.
-    fn become_command(&self, command: &Command, reply: BorrowedFd<'_>, streams: &[OwnedFd; 3]) -> Error {
+    fn become_command(
+        &self,
+        command: &Command,
+        reply: BorrowedFd<'_>,
+        streams: &[OwnedFd; 3],
+    ) -> Error {
         let prepared = || -> Result<_, Error> {
             setsid().context("start a session")?;
             let argv = c_strings(command.argv.iter().cloned())?;
@@ -215,7 +243,8 @@ impl Init<'_> {
             for (target, stream) in streams.iter().enumerate() {
                 sys::place_fd(stream.as_fd(), target as i32).context("place a stream")?;
             }
-            let reply = rustix::io::fcntl_dupfd_cloexec(reply, 100).context("keep the reply socket")?;
+            let reply =
+                rustix::io::fcntl_dupfd_cloexec(reply, 100).context("keep the reply socket")?;
             sys::close_range_cloexec(3).context("mark descriptors")?;
             let dropped = self.root().drop_identity(&self.limits())?;
             let cwd = command.cwd.as_deref().unwrap_or(HOME);
@@ -234,7 +263,12 @@ impl Init<'_> {
         }
     }
 
-    fn file(&self, work: &FileWork, reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> Result<(), Error> {
+    fn file(
+        &self,
+        work: &FileWork,
+        reply: BorrowedFd<'_>,
+        content: Option<OwnedFd>,
+    ) -> Result<(), Error> {
         match sys::fork_into(0, None).context("fork")? {
             sys::Fork::Parent { .. } => Ok(()),
             sys::Fork::Child => match self.confine_file_worker() {
@@ -249,7 +283,9 @@ impl Init<'_> {
 
     fn confine_file_worker(&self) -> Result<super::identity::Sealed, Error> {
         // It stays non-dumpable (setresuid sees to that), so user code cannot trace it.
-        self.root().drop_identity(&self.limits())?.seal(self.filters())
+        self.root()
+            .drop_identity(&self.limits())?
+            .seal(self.filters())
     }
 
     fn root(&self) -> Root {
@@ -257,7 +293,10 @@ impl Init<'_> {
     }
 
     fn limits(&self) -> Limits<'_> {
-        Limits { rlimits: &self.spec.rlimits, oom_score_adj: self.spec.oom_score_adj }
+        Limits {
+            rlimits: &self.spec.rlimits,
+            oom_score_adj: self.spec.oom_score_adj,
+        }
     }
 
     fn filters(&self) -> Option<&Filters> {
@@ -272,7 +311,10 @@ struct Command {
 }
 
 fn refuse(reply: BorrowedFd<'_>, error: &Error) {
-    let failed = Reply::Failed { code: "not_started".into(), detail: error.to_string() };
+    let failed = Reply::Failed {
+        code: "not_started".into(),
+        detail: error.to_string(),
+    };
     let _ = channel::send_json(reply, &failed, &[]);
 }
 

@@ -5,6 +5,7 @@ pub mod channel;
 mod error;
 mod filework;
 pub mod host;
+mod host_root;
 mod identity;
 mod init;
 pub mod nursery;

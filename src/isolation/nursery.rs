@@ -62,7 +62,9 @@ fn set_up(packet: Packet) -> Result<Nursery, Error> {
     let [mirror] = <[OwnedFd; 1]>::try_from(packet.fds)
         .map_err(|_| Error::Refused("the setup needs one descriptor".into()))?;
     enter_root(mirror.as_fd())?;
-    Ok(Nursery { filters: Filters::default_profile()? })
+    Ok(Nursery {
+        filters: Filters::default_profile()?,
+    })
 }
 
 /// A root that holds the mirror, `/proc` of this PID namespace, a few device nodes, and an empty
@@ -77,7 +79,12 @@ fn enter_root(mirror: BorrowedFd<'_>) -> Result<(), Error> {
     attach(mirror, &format!("{ROOT}{MIRROR}"))?;
     // A sandbox may mount a /proc of its own only where one is already fully visible
     // (mount_too_revealing, fs/namespace.c).
-    mount("proc", &format!("{ROOT}/proc"), plain | MountFlags::NOEXEC, "")?;
+    mount(
+        "proc",
+        &format!("{ROOT}/proc"),
+        plain | MountFlags::NOEXEC,
+        "",
+    )?;
     for name in DEVICES {
         let path = format!("{ROOT}/dev/{name}");
         make_file(&path, 0o666).context(format!("make {path}"))?;
@@ -107,13 +114,17 @@ impl Nursery {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e).context("wait for requests"),
             }
-            let (asked, ended) = (!watched[0].revents().is_empty(), !watched[1].revents().is_empty());
+            let (asked, ended) = (
+                !watched[0].revents().is_empty(),
+                !watched[1].revents().is_empty(),
+            );
             if ended {
                 while let Ok(Some(_)) = children.read_signal() {}
                 reap();
             }
             if asked {
-                let Some(packet) = channel::receive(control.as_fd()).context("receive a request")?
+                let Some(packet) =
+                    channel::receive(control.as_fd()).context("receive a request")?
                 else {
                     return Ok(());
                 };
@@ -134,7 +145,9 @@ impl Nursery {
     fn start_sandbox(&self, spec: &SandboxSpec, fds: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
         let mut fds = fds;
         if fds.len() < 2 {
-            return Err(Error::Refused("a sandbox needs two descriptors at least".into()));
+            return Err(Error::Refused(
+                "a sandbox needs two descriptors at least".into(),
+            ));
         }
         let cgroup = fds.remove(1);
         let (go, waiting) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
@@ -199,14 +212,24 @@ fn become_zygote(
         sys::ignore_signal(Signal::SIGPIPE as i32, false);
         make_private()?;
         let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        mount("tmpfs", &format!("{MIRROR}/dev"), MountFlags::NOSUID | MountFlags::NOEXEC, "size=64k,mode=755")?;
+        mount(
+            "tmpfs",
+            &format!("{MIRROR}/dev"),
+            MountFlags::NOSUID | MountFlags::NOEXEC,
+            "size=64k,mode=755",
+        )?;
         for name in DEVICES {
             let path = format!("{MIRROR}/dev/{name}");
             make_file(&path, 0o666).context(format!("make {path}"))?;
             bind(&format!("/dev/{name}"), &path)?;
         }
         mount("proc", &format!("{MIRROR}/proc"), plain, "")?;
-        mount("tmpfs", &format!("{MIRROR}/tmp"), plain, "size=64m,mode=1777")?;
+        mount(
+            "tmpfs",
+            &format!("{MIRROR}/tmp"),
+            plain,
+            "size=64m,mode=1777",
+        )?;
         mount("tmpfs", &format!("{MIRROR}/run"), plain, "size=4m,mode=755")?;
         let dir = format!("{MIRROR}{ZYGOTE_DIR}");
         fs::create_dir(&dir).context("make the zygote's directory")?;
@@ -222,8 +245,14 @@ fn become_zygote(
     }
     let c_string = |s: String| CString::new(s).expect("no NUL in our own strings");
     let argv = [PYTHON.into(), format!("{ZYGOTE_DIR}/zygote.py")].map(c_string);
-    let env: Vec<CString> = env.iter().map(|(k, v)| c_string(format!("{k}={v}"))).collect();
-    Error::Step { step: format!("start {PYTHON}"), source: sys::exec(&argv[0], &argv, &env) }
+    let env: Vec<CString> = env
+        .iter()
+        .map(|(k, v)| c_string(format!("{k}={v}")))
+        .collect();
+    Error::Step {
+        step: format!("start {PYTHON}"),
+        source: sys::exec(&argv[0], &argv, &env),
+    }
 }
 
 /// Inits and zygotes that ended; whoever watches them holds a pidfd.
@@ -240,7 +269,9 @@ fn answer(control: BorrowedFd<'_>, result: Result<Option<OwnedFd>, Error>) -> Re
         Ok(Some(pidfd)) => channel::send_json(control, &FromNursery::Done {}, &[pidfd.as_fd()]),
         Ok(None) => channel::send_json(control, &FromNursery::Done {}, &[]),
         Err(e) => {
-            let failed = FromNursery::Failed { error: e.to_string() };
+            let failed = FromNursery::Failed {
+                error: e.to_string(),
+            };
             channel::send_json(control, &failed, &[])
         }
     };

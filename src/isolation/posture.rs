@@ -21,14 +21,19 @@ impl Namespaces {
         let mut inodes = [0; 7];
         for (inode, name) in inodes.iter_mut().zip(NAMESPACES) {
             let path = format!("/proc/{pid}/ns/{name}");
-            *inode = fs::metadata(&path).map_err(Error::path("look at", path))?.ino();
+            *inode = fs::metadata(&path)
+                .map_err(Error::path("look at", path))?
+                .ino();
         }
         Ok(Self(inodes))
     }
 
     /// Names of the namespaces that both are in.
     pub fn shared_with(&self, other: &Self) -> Vec<&'static str> {
-        (0..7).filter(|i| self.0[*i] == other.0[*i]).map(|i| NAMESPACES[i]).collect()
+        (0..7)
+            .filter(|i| self.0[*i] == other.0[*i])
+            .map(|i| NAMESPACES[i])
+            .collect()
     }
 }
 
@@ -49,7 +54,9 @@ pub struct Required<'a> {
 /// Names the first thing that is not as required.
 pub fn check(pid: i32, required: &Required<'_>) -> Result<(), Error> {
     if Namespaces::of(pid)? != *required.namespaces {
-        return Err(Error::Refused("the kernel is not in its sandbox's namespaces".into()));
+        return Err(Error::Refused(
+            "the kernel is not in its sandbox's namespaces".into(),
+        ));
     }
     let tasks = format!("/proc/{pid}/task");
     for task in fs::read_dir(&tasks).map_err(Error::path("read", &tasks))? {
@@ -68,7 +75,11 @@ fn check_thread(path: &Path, required: &Required<'_>) -> Result<(), Error> {
             .map(str::trim)
             .unwrap_or("")
     };
-    let refuse = |what: &str| Err(Error::Refused(format!("the kernel is not locked down: {what}")));
+    let refuse = |what: &str| {
+        Err(Error::Refused(format!(
+            "the kernel is not locked down: {what}"
+        )))
+    };
     for name in ["Uid", "Gid"] {
         let ids: Vec<&str> = field(name).split_whitespace().collect();
         if ids.len() != 4 || ids.iter().any(|id| id.parse() != Ok(required.host_id)) {

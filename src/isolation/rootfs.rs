@@ -31,9 +31,28 @@ pub const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tt
 /// Files of `/proc` that tell of the host or of other sandboxes, hidden behind `/dev/null` (files)
 /// or an empty directory. runc's list, and what names the host: its command line, disks, modules.
 const MASKED: [&str; 22] = [
-    "acpi", "asound", "bus", "cmdline", "config.gz", "diskstats", "fs", "interrupts", "iomem",
-    "ioports", "irq", "kallsyms", "kcore", "keys", "key-users", "latency_stats", "modules",
-    "partitions", "sched_debug", "scsi", "sysrq-trigger", "timer_list",
+    "acpi",
+    "asound",
+    "bus",
+    "cmdline",
+    "config.gz",
+    "diskstats",
+    "fs",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "irq",
+    "kallsyms",
+    "kcore",
+    "keys",
+    "key-users",
+    "latency_stats",
+    "modules",
+    "partitions",
+    "sched_debug",
+    "scsi",
+    "sysrq-trigger",
+    "timer_list",
 ];
 /// Left readable but not writable.
 const READ_ONLY: [&str; 1] = ["sys"];
@@ -47,7 +66,12 @@ enum Op {
     /// Makes a symbolic link.
     Link { path: String, to: String },
     /// Mounts a new file system.
-    Mount { kind: &'static str, path: String, flags: MountFlags, data: String },
+    Mount {
+        kind: &'static str,
+        path: String,
+        flags: MountFlags,
+        data: String,
+    },
     /// Mounts the overlay.
     Overlay { path: String, data: String },
     /// Shows a file or directory a second time.
@@ -71,21 +95,37 @@ fn plan(spec: &SandboxSpec) -> Vec<Op> {
             kind: "tmpfs",
             path: STAGE.into(),
             flags: NO_SUID_DEV,
-            data: format!("size={},nr_inodes={},mode=755", spec.disk_bytes, spec.inodes),
+            data: format!(
+                "size={},nr_inodes={},mode=755",
+                spec.disk_bytes, spec.inodes
+            ),
         });
         ops.extend(stage_dirs(STAGE).map(|(path, mode)| Op::Dir { path, mode }));
         // userxattr: the only xattrs that a user namespace may set. volatile: no syncs, the upper
         // dies with the sandbox. Without redirect_dir and metacopy (off under userxattr) no xattr
         // that user code could forge makes overlayfs follow anything (CVE-2023-0386's class).
-        let data = format!(
-            "lowerdir={MIRROR},upperdir={STAGE}/u,workdir={STAGE}/w,userxattr,volatile"
-        );
-        ops.push(Op::Overlay { path: MERGED.into(), data });
+        let data =
+            format!("lowerdir={MIRROR},upperdir={STAGE}/u,workdir={STAGE}/w,userxattr,volatile");
+        ops.push(Op::Overlay {
+            path: MERGED.into(),
+            data,
+        });
     }
-    ops.push(Op::UserDir { path: merged(HOME), mode: 0o755 });
-    ops.push(Op::UserDir { path: merged(MPL_CONFIG_DIR), mode: 0o755 });
+    ops.push(Op::UserDir {
+        path: merged(HOME),
+        mode: 0o755,
+    });
+    ops.push(Op::UserDir {
+        path: merged(MPL_CONFIG_DIR),
+        mode: 0o755,
+    });
 
-    ops.push(Op::Mount { kind: "proc", path: merged("/proc"), flags: PLAIN, data: String::new() });
+    ops.push(Op::Mount {
+        kind: "proc",
+        path: merged("/proc"),
+        flags: PLAIN,
+        data: String::new(),
+    });
     ops.push(Op::Mount {
         kind: "tmpfs",
         path: merged("/dev"),
@@ -93,7 +133,10 @@ fn plan(spec: &SandboxSpec) -> Vec<Op> {
         data: "size=64k,nr_inodes=64,mode=755".into(),
     });
     for name in DEVICES {
-        ops.push(Op::Device { name, path: merged(&format!("/dev/{name}")) });
+        ops.push(Op::Device {
+            name,
+            path: merged(&format!("/dev/{name}")),
+        });
     }
     for (path, to) in [
         ("/dev/fd", "/proc/self/fd"),
@@ -102,20 +145,36 @@ fn plan(spec: &SandboxSpec) -> Vec<Op> {
         ("/dev/stderr", "/proc/self/fd/2"),
         ("/dev/ptmx", "pts/ptmx"),
     ] {
-        ops.push(Op::Link { path: merged(path), to: to.into() });
+        ops.push(Op::Link {
+            path: merged(path),
+            to: to.into(),
+        });
     }
-    ops.push(Op::Dir { path: merged("/dev/pts"), mode: 0o755 });
+    ops.push(Op::Dir {
+        path: merged("/dev/pts"),
+        mode: 0o755,
+    });
     ops.push(Op::Mount {
         kind: "devpts",
         path: merged("/dev/pts"),
         flags: MountFlags::NOSUID.union(MountFlags::NOEXEC),
         data: "newinstance,ptmxmode=0666,mode=620,max=64".into(),
     });
-    ops.push(Op::Dir { path: merged("/dev/shm"), mode: 0o1777 });
-    ops.push(Op::Bind { from: format!("{STAGE}/shm"), path: merged("/dev/shm") });
+    ops.push(Op::Dir {
+        path: merged("/dev/shm"),
+        mode: 0o1777,
+    });
+    ops.push(Op::Bind {
+        from: format!("{STAGE}/shm"),
+        path: merged("/dev/shm"),
+    });
     if !spec.ablation.no_masks {
-        ops.extend(MASKED.map(|name| Op::Mask { path: merged(&format!("/proc/{name}")) }));
-        ops.extend(READ_ONLY.map(|name| Op::ReadOnly { path: merged(&format!("/proc/{name}")) }));
+        ops.extend(MASKED.map(|name| Op::Mask {
+            path: merged(&format!("/proc/{name}")),
+        }));
+        ops.extend(READ_ONLY.map(|name| Op::ReadOnly {
+            path: merged(&format!("/proc/{name}")),
+        }));
     }
     ops
 }
@@ -156,7 +215,9 @@ pub fn make_private() -> Result<(), Error> {
 /// matplotlib wants its cache directory writable, so the prebuilt lists are linked into a
 /// directory of the user's rather than pointed at.
 fn link_font_lists() -> io::Result<()> {
-    let Ok(lists) = fs::read_dir(format!("{MERGED}{MPL_PREBUILT}")) else { return Ok(()) };
+    let Ok(lists) = fs::read_dir(format!("{MERGED}{MPL_PREBUILT}")) else {
+        return Ok(());
+    };
     for list in lists {
         let name = list?.file_name();
         let name = name.to_string_lossy();
@@ -178,7 +239,12 @@ impl Op {
                 set_mode(&path, mode)
             }
             Self::Link { path, to } => symlink(to, &path).context(format!("link {path}")),
-            Self::Mount { kind, path, flags, data } => mount(kind, &path, flags, &data),
+            Self::Mount {
+                kind,
+                path,
+                flags,
+                data,
+            } => mount(kind, &path, flags, &data),
             Self::Overlay { path, data } => sys_mount::Mount::builder()
                 .fstype("overlay")
                 .flags(sys_mount::MountFlags::NOSUID | sys_mount::MountFlags::NODEV)
@@ -198,18 +264,27 @@ impl Op {
 }
 
 fn make_dir(path: &str, mode: u32) -> Result<(), Error> {
-    fs::DirBuilder::new().mode(mode).create(path).context(format!("make {path}"))?;
+    fs::DirBuilder::new()
+        .mode(mode)
+        .create(path)
+        .context(format!("make {path}"))?;
     set_mode(path, mode)
 }
 
 /// Sets a mode whatever the umask was.
 fn set_mode(path: &str, mode: u32) -> Result<(), Error> {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).context(format!("set mode of {path}"))
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .context(format!("set mode of {path}"))
 }
 
 /// Makes an empty file to mount something on.
 pub fn make_file(path: &str, mode: u32) -> io::Result<()> {
-    OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map(|_| ())
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)
+        .map(|_| ())
 }
 
 /// Mounts a new file system of `kind`.
@@ -248,6 +323,12 @@ fn read_only(path: &str) -> Result<(), Error> {
 /// Attaches a detached mount, made by the supervisor, at `path`.
 pub fn attach(mount: std::os::fd::BorrowedFd<'_>, path: &str) -> Result<(), Error> {
     use rustix::mount::{MoveMountFlags, move_mount};
-    move_mount(mount, "", rustix::fs::CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .context(format!("attach a mount at {path}"))
+    move_mount(
+        mount,
+        "",
+        rustix::fs::CWD,
+        path,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )
+    .context(format!("attach a mount at {path}"))
 }

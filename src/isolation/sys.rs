@@ -1,7 +1,10 @@
 //! The only file that may say `unsafe`: system calls that no crate wraps soundly for our use.
 //! Each function is safe to call; each block states why it is sound.
 
-#![expect(unsafe_code, reason = "this file is where the crate's unsafe code lives")]
+#![expect(
+    unsafe_code,
+    reason = "this file is where the crate's unsafe code lives"
+)]
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -67,7 +70,10 @@ pub fn fork_into(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork>
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
         // SAFETY: the kernel has just stored a new descriptor there, and nobody else owns it.
-        pid => Ok(Fork::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } }),
+        pid => Ok(Fork::Parent {
+            pid: pid as i32,
+            pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) },
+        }),
     }
 }
 
@@ -82,11 +88,17 @@ pub struct Image {
 impl Image {
     /// `file` is executed with `argv` and an empty environment.
     pub fn new(file: OwnedFd, argv: Vec<CString>) -> Self {
-        let pointers =
-            argv.iter().map(|a| a.as_ptr() as usize).chain(std::iter::once(0)).collect();
-        Self { file, _argv: argv, pointers }
+        let pointers = argv
+            .iter()
+            .map(|a| a.as_ptr() as usize)
+            .chain(std::iter::once(0))
+            .collect();
+        Self {
+            file,
+            _argv: argv,
+            pointers,
+        }
     }
-
 }
 
 /// Child half of the nursery's start, safe in the fork of a threaded process: waits for one byte on
@@ -111,7 +123,12 @@ pub fn exec_in_child(image: &Image, go: BorrowedFd<'_>, control: BorrowedFd<'_>)
         let control = libc::fcntl(control.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10);
         if image_fd < 0
             || control < 0
-            || libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) != 0
+            || libc::syscall(
+                libc::SYS_close_range,
+                3,
+                u32::MAX,
+                libc::CLOSE_RANGE_CLOEXEC,
+            ) != 0
             || libc::dup2(control, 3) != 3
         {
             libc::_exit(126);
@@ -142,7 +159,10 @@ pub fn inherited_fd(fd: RawFd) -> io::Result<OwnedFd> {
 /// Executes `program` in place of this process; only returns when that fails.
 pub fn exec(program: &CStr, argv: &[CString], environment: &[CString]) -> io::Error {
     let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
-        list.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+        list.iter()
+            .map(|s| s.as_ptr())
+            .chain(std::iter::once(std::ptr::null()))
+            .collect()
     };
     let (argv, environment) = (pointers(argv), pointers(environment));
     // SAFETY: null-terminated arrays of pointers to C strings that live until the call returns.
@@ -170,9 +190,18 @@ pub fn close_from(first: RawFd) -> io::Result<()> {
 pub fn close_range_cloexec(first: RawFd) -> io::Result<()> {
     // SAFETY: sets a flag; no descriptor changes hands.
     let result = unsafe {
-        libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Duplicates `fd` to exactly `target`, without close-on-exec.
@@ -203,7 +232,10 @@ struct MountAttr {
 
 /// Sets `MOUNT_ATTR_*` flags on a mount (recursively) named by a descriptor from `open_tree`.
 pub fn mount_setattr(tree: BorrowedFd<'_>, attr_set: u64) -> io::Result<()> {
-    let attr = MountAttr { attr_set, ..MountAttr::default() };
+    let attr = MountAttr {
+        attr_set,
+        ..MountAttr::default()
+    };
     let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
     // SAFETY: `attr` is a valid mount_attr of the size passed; the path is an empty C string.
     let result = unsafe {
@@ -216,14 +248,22 @@ pub fn mount_setattr(tree: BorrowedFd<'_>, attr_set: u64) -> io::Result<()> {
             size_of::<MountAttr>(),
         )
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Brings the loopback interface of the current network namespace up (netdevice(7)).
 pub fn loopback_up() -> io::Result<()> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let socket =
-        socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     // SAFETY: an all-zero ifreq is a valid value of that plain C struct.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name[0] = b'l' as libc::c_char;

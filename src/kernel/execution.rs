@@ -88,7 +88,11 @@ impl Reason {
 
 enum Phase {
     Running,
-    Interrupting { reason: Reason, next: Instant, kill_at: Instant },
+    Interrupting {
+        reason: Reason,
+        next: Instant,
+        kill_at: Instant,
+    },
 }
 
 /// What the loop has seen so far.
@@ -140,7 +144,11 @@ pub async fn run(
         results_dropped: run.results_dropped,
     };
     match done {
-        End::Done { reason, files, files_truncated } => {
+        End::Done {
+            reason,
+            files,
+            files_truncated,
+        } => {
             finish.ending = match reason {
                 Some(reason) => reason.ending(),
                 None if run.raised => Ending::Error,
@@ -162,11 +170,15 @@ pub async fn run(
             run.drain(kernel, Instant::now() + DRAIN_TIME).await;
             finish.kernel_alive = false;
             let exit = kernel.exit().await;
-            let killed = exit.signal == Some(libc::SIGKILL) || exit == super::zygote::Exit::default();
+            let killed =
+                exit.signal == Some(libc::SIGKILL) || exit == super::zygote::Exit::default();
             finish.ending = if killed && cgroup.oom_kills() > oom_kills {
                 Ending::OutOfMemory
             } else {
-                Ending::KernelDied { code: exit.code, signal: exit.signal }
+                Ending::KernelDied {
+                    code: exit.code,
+                    signal: exit.signal,
+                }
             };
         }
     }
@@ -186,7 +198,11 @@ pub async fn end_kernel(kernel: &Kernel, cgroup: &SandboxCgroup) {
 }
 
 enum End {
-    Done { reason: Option<Reason>, files: Vec<FileChange>, files_truncated: bool },
+    Done {
+        reason: Option<Reason>,
+        files: Vec<FileChange>,
+        files_truncated: bool,
+    },
     Killed(Reason),
     Died,
 }
@@ -282,24 +298,50 @@ impl Run<'_> {
     /// A frame other than `done`. What came in the pipes before it is told before it.
     async fn take(&mut self, frame: FromKernel, kernel: &mut Kernel, until: Instant) {
         let event = match frame {
-            FromKernel::Started { id, execution_count } if id == self.id => {
+            FromKernel::Started {
+                id,
+                execution_count,
+            } if id == self.id => {
                 self.execution_count = execution_count;
                 Event::Started { execution_count }
             }
-            FromKernel::Result { id, kind, data, metadata, display_id } if id == self.id => {
-                let bytes: usize = data.iter().map(|(k, v)| k.len() + v.to_string().len()).sum();
+            FromKernel::Result {
+                id,
+                kind,
+                data,
+                metadata,
+                display_id,
+            } if id == self.id => {
+                let bytes: usize = data
+                    .iter()
+                    .map(|(k, v)| k.len() + v.to_string().len())
+                    .sum();
                 if bytes > self.result_bytes_left {
                     self.results_dropped = true;
                     return;
                 }
                 self.result_bytes_left -= bytes;
-                Event::Result(RichResult { kind, data, metadata, display_id })
+                Event::Result(RichResult {
+                    kind,
+                    data,
+                    metadata,
+                    display_id,
+                })
             }
             FromKernel::ClearOutput { id, wait } if id == self.id => Event::ClearOutput { wait },
-            FromKernel::Error { id, name, value, mut traceback } if id == self.id && !self.raised => {
+            FromKernel::Error {
+                id,
+                name,
+                value,
+                mut traceback,
+            } if id == self.id && !self.raised => {
                 self.raised = true;
                 truncate(&mut traceback, 2 * self.request.traceback_bytes);
-                Event::Error(PythonError { name, value, traceback })
+                Event::Error(PythonError {
+                    name,
+                    value,
+                    traceback,
+                })
             }
             // Of another execution or a second error: forged.
             _ => return,
@@ -319,7 +361,11 @@ impl Run<'_> {
                 let read = match pipe.try_read_buf(&mut buffer) {
                     Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                         let more = tokio::time::timeout_at(until, pipe.readable()).await;
-                        if matches!(more, Ok(Ok(()))) && Instant::now() < until { continue } else { break }
+                        if matches!(more, Ok(Ok(()))) && Instant::now() < until {
+                            continue;
+                        } else {
+                            break;
+                        }
                     }
                     other => other.unwrap_or(0),
                 };
@@ -376,7 +422,10 @@ impl Stream {
 
 fn truncate(text: &mut String, limit: usize) {
     if text.len() > limit {
-        let end = (0..=limit).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+        let end = (0..=limit)
+            .rev()
+            .find(|i| text.is_char_boundary(*i))
+            .unwrap_or(0);
         text.truncate(end);
     }
 }

@@ -58,14 +58,20 @@ impl Kernel {
     ///
     /// # Errors
     /// Whatever step failed; no process is left then.
-    pub async fn launch(zygote: &Zygote, place: &Place<'_>, spec: &ForkSpec) -> Result<Self, Error> {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().context("make a socket pair")?;
+    pub async fn launch(
+        zygote: &Zygote,
+        place: &Place<'_>,
+        spec: &ForkSpec,
+    ) -> Result<Self, Error> {
+        let (ours, theirs) =
+            std::os::unix::net::UnixStream::pair().context("make a socket pair")?;
         let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
         let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
         let joins = place.cgroup.procs(LEAF)?;
         let streams = [theirs.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()];
-        let (process, exit) =
-            zygote.fork(spec, place.init.process().pidfd(), streams, &joins).await?;
+        let (process, exit) = zygote
+            .fork(spec, place.init.process().pidfd(), streams, &joins)
+            .await?;
         drop((theirs, stdout_write, stderr_write, joins));
         let mut kernel = Self {
             process,
@@ -99,9 +105,9 @@ impl Kernel {
             .context("hear from the kernel")?;
         match first {
             Some(FromKernel::Ready {}) => Ok(()),
-            Some(FromKernel::Failed { step, error }) => {
-                Err(Error::Refused(format!("the kernel failed to {step}: {error}")))
-            }
+            Some(FromKernel::Failed { step, error }) => Err(Error::Refused(format!(
+                "the kernel failed to {step}: {error}"
+            ))),
             Some(other) => Err(Error::Refused(format!("the kernel said {other:?}"))),
             None => Err(Error::Refused("the kernel died in its set-up".into())),
         }
@@ -139,7 +145,10 @@ impl Frames {
     fn new(stream: std::os::unix::net::UnixStream) -> Result<Self, Error> {
         stream.set_nonblocking(true).context("watch the kernel")?;
         let stream = UnixStream::from_std(stream).context("watch the kernel")?;
-        Ok(Self { stream, buffer: BytesMut::new() })
+        Ok(Self {
+            stream,
+            buffer: BytesMut::new(),
+        })
     }
 
     pub(super) async fn send(&mut self, message: &ToKernel<'_>) -> io::Result<()> {
@@ -162,14 +171,20 @@ impl Frames {
     }
 
     fn take(&mut self) -> io::Result<Option<FromKernel>> {
-        let Some(head) = self.buffer.first_chunk::<4>() else { return Ok(None) };
+        let Some(head) = self.buffer.first_chunk::<4>() else {
+            return Ok(None);
+        };
         let length = u32::from_be_bytes(*head) as usize;
         if length > MAX_KERNEL_FRAME_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "frame over its limit"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "frame over its limit",
+            ));
         }
         if self.buffer.len() < 4 + length {
             // Memory is taken as bytes come, not as they are announced.
-            self.buffer.reserve((4 + length - self.buffer.len()).min(READ_BYTES));
+            self.buffer
+                .reserve((4 + length - self.buffer.len()).min(READ_BYTES));
             return Ok(None);
         }
         self.buffer.advance(4);

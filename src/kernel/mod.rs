@@ -17,11 +17,15 @@ const PATH: &str = "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin";
 fn sources() -> BTreeMap<String, String> {
     macro_rules! source {
         ($name:literal) => {
-            ($name.to_owned(), include_str!(concat!("../../rootfs/kernel/", $name)).to_owned())
+            (
+                $name.to_owned(),
+                include_str!(concat!("../../rootfs/kernel/", $name)).to_owned(),
+            )
         };
     }
     [
         source!("channel.py"),
+        source!("commands.py"),
         source!("execution.py"),
         source!("figures.py"),
         source!("files.py"),
@@ -29,6 +33,7 @@ fn sources() -> BTreeMap<String, String> {
         source!("kernel.py"),
         source!("lockdown.py"),
         source!("reseed.py"),
+        source!("sharing.py"),
         source!("shell.py"),
         source!("streams.py"),
         source!("tracebacks.py"),
@@ -73,4 +78,19 @@ fn zygote_env() -> BTreeMap<String, String> {
         env.insert(key.to_owned(), value.to_owned());
     }
     env
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_source_is_embedded() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/rootfs/kernel");
+        let mut names: Vec<String> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .filter(|n| n.ends_with(".py"))
+            .collect();
+        names.sort();
+        assert_eq!(super::sources().into_keys().collect::<Vec<_>>(), names);
+    }
 }

@@ -12,7 +12,12 @@ pub struct Output {
 impl Output {
     /// Keeps at most `limit_bytes`.
     pub fn new(limit_bytes: usize) -> Self {
-        Self { limit_bytes, kept_bytes: 0, dropped_bytes: 0, partial: Vec::new() }
+        Self {
+            limit_bytes,
+            kept_bytes: 0,
+            dropped_bytes: 0,
+            partial: Vec::new(),
+        }
     }
 
     /// Text of what is within the limit; empty when all of it is over.
@@ -91,6 +96,10 @@ mod tests {
         assert_eq!(output.push(b"abcdef"), "abcd");
         assert_eq!(output.push(b"gh"), "");
         assert_eq!(output.dropped_bytes(), 4);
-        assert!(output.finish("stdout").contains("4 bytes beyond the limit of 4"));
+        assert!(
+            output
+                .finish("stdout")
+                .contains("4 bytes beyond the limit of 4")
+        );
     }
 }

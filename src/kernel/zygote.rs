@@ -68,7 +68,9 @@ impl Zygote {
         preload: &[String],
     ) -> Result<Arc<Self>, Error> {
         let (ours, theirs) = channel::pair().context("make a socket pair")?;
-        let process = nursery.start_zygote(theirs, super::sources(), super::zygote_env()).await?;
+        let process = nursery
+            .start_zygote(theirs, super::sources(), super::zygote_env())
+            .await?;
         let channel = Channel::new(ours).context("watch the zygote")?;
         let filters: Vec<String> = filters
             .map(Filters::as_bytes)
@@ -77,7 +79,13 @@ impl Zygote {
             .map(|f| BASE64_STANDARD.encode(f))
             .collect();
         channel
-            .send_json(&ToZygote::Start { filters: &filters, preload }, &[])
+            .send_json(
+                &ToZygote::Start {
+                    filters: &filters,
+                    preload,
+                },
+                &[],
+            )
             .await
             .context("start the zygote")?;
         let ready = timeout(START_TIMEOUT, channel.receive())
@@ -86,7 +94,11 @@ impl Zygote {
             .context("hear from the zygote")?
             .ok_or_else(|| Error::Refused("the zygote died at its start".into()))?;
         match ready.decode().context("read the zygote's answer")? {
-            FromZygote::Ready { protocol: VERSION, python, failed_preloads } => {
+            FromZygote::Ready {
+                protocol: VERSION,
+                python,
+                failed_preloads,
+            } => {
                 tracing::info!(python, "zygote is ready");
                 for failed in failed_preloads {
                     tracing::warn!("preload failed: {failed}");
@@ -145,8 +157,13 @@ impl Zygote {
             oom_score_adj: spec.oom_score_adj,
         };
         let exchange = async {
-            self.channel.send_json(&message, &fds).await.context("ask the zygote")?;
-            on_fork.await.map_err(|_| Error::Refused("the zygote died".into()))
+            self.channel
+                .send_json(&message, &fds)
+                .await
+                .context("ask the zygote")?;
+            on_fork
+                .await
+                .map_err(|_| Error::Refused("the zygote died".into()))
         };
         let answer = timeout(FORK_TIMEOUT, exchange)
             .await
@@ -177,7 +194,11 @@ impl Zygote {
             let mut waiting = self.waiting.lock().expect("not poisoned");
             match message {
                 Ok(FromZygote::Forked { id }) => {
-                    let pidfd = packet.fds.into_iter().next().ok_or("no pidfd came".to_owned());
+                    let pidfd = packet
+                        .fds
+                        .into_iter()
+                        .next()
+                        .ok_or("no pidfd came".to_owned());
                     if let Some(forked) = waiting.forks.remove(&id) {
                         let _ = forked.send(pidfd);
                     }
@@ -199,7 +220,10 @@ impl Zygote {
         self.process.kill();
         let mut waiting = self.waiting.lock().expect("not poisoned");
         // Whoever waits learns it from the closed channels.
-        *waiting = Waiting { dead: true, ..Waiting::default() };
+        *waiting = Waiting {
+            dead: true,
+            ..Waiting::default()
+        };
         tracing::warn!("the zygote ended");
     }
 }

@@ -47,14 +47,28 @@ impl Drop for Leaf<'_> {
 pub async fn run(sandbox: &Sandbox, spec: CommandSpec) -> Result<CommandOutcome, Error> {
     let limits = &sandbox.host.config.limits;
     let deadline = Instant::now()
-        + spec.timeout.unwrap_or(Duration::from_secs(limits.timeout_seconds));
+        + spec
+            .timeout
+            .unwrap_or(Duration::from_secs(limits.timeout_seconds));
     let started = Instant::now();
     let oom_kills = sandbox.cgroup.oom_kills();
     let number = sandbox.next_command.fetch_add(1, Ordering::Relaxed);
-    let mut leaf = Leaf { sandbox, name: format!("command-{number}"), finished: false };
-    let Started { reply, stdout, stderr } = start(sandbox, &leaf.name, &spec).await.map_err(|e| {
+    let mut leaf = Leaf {
+        sandbox,
+        name: format!("command-{number}"),
+        finished: false,
+    };
+    let Started {
+        reply,
+        stdout,
+        stderr,
+    } = start(sandbox, &leaf.name, &spec).await.map_err(|e| {
         tracing::error!(sandbox = sandbox.id(), "no command: {e}");
-        Error::new(ErrorKind::Internal, "command_failed", "the command could not be started")
+        Error::new(
+            ErrorKind::Internal,
+            "command_failed",
+            "the command could not be started",
+        )
     })?;
     let mut watch = Watch {
         stdout,
@@ -115,10 +129,14 @@ async fn start(
     let mut env = crate::kernel::base_env();
     env.extend(sandbox.env());
     env.extend(spec.env.clone());
-    let argv = ["/bin/bash", "-lc", &spec.command].map(str::to_owned).to_vec();
+    let argv = ["/bin/bash", "-lc", &spec.command]
+        .map(str::to_owned)
+        .to_vec();
     let streams = [stdin.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()];
-    let reply =
-        sandbox.init.command(argv, env, spec.cwd.clone(), cgroup.as_fd(), streams).await?;
+    let reply = sandbox
+        .init
+        .command(argv, env, spec.cwd.clone(), cgroup.as_fd(), streams)
+        .await?;
     Ok(Started {
         reply,
         stdout: PipeReader::from_owned_fd(stdout).context("watch a pipe")?,
@@ -144,7 +162,10 @@ struct Watch {
 
 impl Watch {
     async fn until_end(&mut self, reply: &Channel, deadline: Instant) -> End {
-        let (mut out, mut err) = (Vec::with_capacity(PIPE_BYTES), Vec::with_capacity(PIPE_BYTES));
+        let (mut out, mut err) = (
+            Vec::with_capacity(PIPE_BYTES),
+            Vec::with_capacity(PIPE_BYTES),
+        );
         let (mut out_open, mut err_open) = (true, true);
         let mut refused = None;
         loop {

@@ -67,7 +67,11 @@ async fn read(sandbox: &Sandbox, bytes: Vec<u8>, path: &str) -> Result<OpenFile,
                 return Err(refusal("not_regular", "it is not a regular file", path));
             }
             let modified_at = metadata.modified().unwrap_or(UNIX_EPOCH);
-            Ok(OpenFile { size: metadata.len(), modified_at, file })
+            Ok(OpenFile {
+                size: metadata.len(),
+                modified_at,
+                file,
+            })
         }
         (Reply::Failed { code, detail }, _) => Err(refusal(&code, &detail, path)),
         _ => Err(broken(sandbox)),
@@ -79,17 +83,27 @@ pub async fn create(sandbox: &Sandbox, path: &str) -> Result<Upload, Error> {
     let bytes = relative(path)?;
     let place = String::from_utf8_lossy(&bytes).into_owned();
     let (content, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(|_| broken(sandbox))?;
-    let reply =
-        start(sandbox, FileWork::Write { path: bytes }, Some(content.as_fd())).await?;
+    let reply = start(
+        sandbox,
+        FileWork::Write { path: bytes },
+        Some(content.as_fd()),
+    )
+    .await?;
     drop(content);
     let writer = PipeWriter::from_owned_fd(writer).map_err(|_| broken(sandbox))?;
-    Ok(Upload { reply, content: Some(writer), path: normal(&place) })
+    Ok(Upload {
+        reply,
+        content: Some(writer),
+        path: normal(&place),
+    })
 }
 
 impl Upload {
     /// Hands on bytes. Fails with `NoSpace` when the sandbox's disk is full.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let Some(content) = self.content.as_mut() else { return Err(given_up()) };
+        let Some(content) = self.content.as_mut() else {
+            return Err(given_up());
+        };
         match timeout(FILE_TIMEOUT, content.write_all(bytes)).await {
             Ok(Ok(())) => Ok(()),
             // The reader ended: its answer says why.
@@ -113,7 +127,9 @@ impl Upload {
 
     async fn answer(&self) -> Result<(), Error> {
         let packet = timeout(FILE_TIMEOUT, self.reply.receive()).await;
-        let Ok(Ok(Some(packet))) = packet else { return Err(given_up()) };
+        let Ok(Ok(Some(packet))) = packet else {
+            return Err(given_up());
+        };
         match packet.decode() {
             Ok(Reply::Ok {}) => Ok(()),
             Ok(Reply::Failed { code, detail }) => Err(refusal(&code, &detail, &self.path)),
@@ -123,7 +139,11 @@ impl Upload {
 }
 
 fn given_up() -> Error {
-    Error::new(ErrorKind::Conflict, "upload_failed", "the upload was ended inside the sandbox")
+    Error::new(
+        ErrorKind::Conflict,
+        "upload_failed",
+        "the upload was ended inside the sandbox",
+    )
 }
 
 async fn start(
@@ -133,7 +153,11 @@ async fn start(
 ) -> Result<Channel, Error> {
     sandbox.refuse_closing()?;
     sandbox.touch();
-    sandbox.init.file(work, content).await.map_err(|e| internal(sandbox, &e))
+    sandbox
+        .init
+        .file(work, content)
+        .await
+        .map_err(|e| internal(sandbox, &e))
 }
 
 /// The next packet, with its descriptor as a file. From a process with the user's identity.
@@ -165,7 +189,10 @@ fn relative(path: &str) -> Result<Vec<u8>, Error> {
 
 /// `./a//b` as `a/b`.
 fn normal(path: &str) -> String {
-    let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty() && *p != ".").collect();
+    let parts: Vec<&str> = path
+        .split('/')
+        .filter(|p| !p.is_empty() && *p != ".")
+        .collect();
     parts.join("/")
 }
 
@@ -189,7 +216,9 @@ fn unescaped(path: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut i = 0;
     while i < path.len() {
-        let hex = path.get(i + 1..i + 3).and_then(|h| std::str::from_utf8(h).ok());
+        let hex = path
+            .get(i + 1..i + 3)
+            .and_then(|h| std::str::from_utf8(h).ok());
         match (path[i], hex.and_then(|h| u8::from_str_radix(h, 16).ok())) {
             (b'%', Some(byte)) => {
                 bytes.push(byte);
@@ -206,14 +235,27 @@ fn unescaped(path: &[u8]) -> Vec<u8> {
 
 fn at_second(seconds: i64) -> SystemTime {
     let offset = Duration::from_secs(seconds.unsigned_abs());
-    let time = if seconds < 0 { UNIX_EPOCH.checked_sub(offset) } else { UNIX_EPOCH.checked_add(offset) };
+    let time = if seconds < 0 {
+        UNIX_EPOCH.checked_sub(offset)
+    } else {
+        UNIX_EPOCH.checked_add(offset)
+    };
     time.unwrap_or(UNIX_EPOCH)
 }
 
 /// Maps the words of [`Reply::Failed`].
 fn refusal(code: &str, detail: &str, path: &str) -> Error {
-    let name: String = Path::new(path).to_string_lossy().chars().filter(|c| !c.is_control()).take(256).collect();
-    let detail: String = detail.chars().filter(|c| !c.is_control()).take(512).collect();
+    let name: String = Path::new(path)
+        .to_string_lossy()
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(256)
+        .collect();
+    let detail: String = detail
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(512)
+        .collect();
     let (kind, code) = match code {
         "not_found" => (ErrorKind::NotFound, "file_not_found"),
         "link" => (ErrorKind::BadPath, "symbolic_link"),
@@ -229,12 +271,20 @@ fn refusal(code: &str, detail: &str, path: &str) -> Error {
 
 fn broken(sandbox: &Sandbox) -> Error {
     tracing::warn!(sandbox = sandbox.id(), "file work gave no answer");
-    Error::new(ErrorKind::Conflict, "file_work_failed", "the file could not be worked on in the sandbox")
+    Error::new(
+        ErrorKind::Conflict,
+        "file_work_failed",
+        "the file could not be worked on in the sandbox",
+    )
 }
 
 fn internal(sandbox: &Sandbox, e: &isolation::Error) -> Error {
     tracing::error!(sandbox = sandbox.id(), "{e}");
-    Error::new(ErrorKind::Internal, "internal", "the sandbox does not answer")
+    Error::new(
+        ErrorKind::Internal,
+        "internal",
+        "the sandbox does not answer",
+    )
 }
 
 #[cfg(test)]
@@ -254,7 +304,13 @@ mod tests {
         assert_eq!(relative("a/b").unwrap(), b"a/b");
         assert_eq!(relative("/home/user/a").unwrap(), b"a");
         assert_eq!(relative("/app/results/a").unwrap(), b"a");
-        assert_eq!(relative("/etc/passwd").unwrap_err().kind, ErrorKind::BadPath);
-        assert_eq!(relative("/home/user2/a").unwrap_err().kind, ErrorKind::BadPath);
+        assert_eq!(
+            relative("/etc/passwd").unwrap_err().kind,
+            ErrorKind::BadPath
+        );
+        assert_eq!(
+            relative("/home/user2/a").unwrap_err().kind,
+            ErrorKind::BadPath
+        );
     }
 }

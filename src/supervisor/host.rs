@@ -55,7 +55,13 @@ impl Prepared {
     ) -> Result<Self, Error> {
         let cgroup = ServiceCgroup::create(Layout::detect()?, instance)?;
         match spawn_nursery(program, mirror, &cgroup) {
-            Ok(nursery) => Ok(Self { config, lock, cgroup, nursery, ablation: Ablation::default() }),
+            Ok(nursery) => Ok(Self {
+                config,
+                lock,
+                cgroup,
+                nursery,
+                ablation: Ablation::default(),
+            }),
             Err(e) => {
                 let _ = cgroup.remove();
                 Err(e)
@@ -92,7 +98,13 @@ pub struct Host {
 impl Host {
     /// Brings the service up; must be called within a tokio runtime.
     pub async fn start(prepared: Prepared) -> Result<Arc<Self>, Error> {
-        let Prepared { config, lock, cgroup, nursery, ablation } = prepared;
+        let Prepared {
+            config,
+            lock,
+            cgroup,
+            nursery,
+            ablation,
+        } = prepared;
         let nursery = Nursery::attach(nursery)?;
         let filters = Filters::default_profile()?;
         let zygote = start_zygote(&nursery, &filters, ablation, &config).await;
@@ -129,7 +141,11 @@ impl Host {
 
     /// Filters that a kernel must have.
     pub fn required_filters(&self) -> usize {
-        if self.ablation.no_seccomp { 0 } else { self.filters.as_bytes().len() }
+        if self.ablation.no_seccomp {
+            0
+        } else {
+            self.filters.as_bytes().len()
+        }
     }
 
     /// An id for a sandbox's user, given back when the value is dropped.
@@ -138,7 +154,10 @@ impl Host {
         let id = users
             .take(self.ablation.shared_uid)
             .ok_or_else(|| Error::Refused("all ids for sandboxes are in use".into()))?;
-        Ok(User { host: Arc::clone(self), id })
+        Ok(User {
+            host: Arc::clone(self),
+            id,
+        })
     }
 
     /// Writes the address into the data directory's lock file, where `sandcell run` finds it.
@@ -193,7 +212,12 @@ impl User {
 
 impl Drop for User {
     fn drop(&mut self) {
-        self.host.users.lock().expect("not poisoned").taken.remove(&self.id);
+        self.host
+            .users
+            .lock()
+            .expect("not poisoned")
+            .taken
+            .remove(&self.id);
     }
 }
 
@@ -210,7 +234,9 @@ impl Users {
             return Some(1);
         }
         let all = BLOCK_IDS - 1;
-        let id = (1..=all).map(|n| (self.last + n - 1) % all + 1).find(|id| !self.taken.contains(id))?;
+        let id = (1..=all)
+            .map(|n| (self.last + n - 1) % all + 1)
+            .find(|id| !self.taken.contains(id))?;
         self.taken.insert(id);
         self.last = id;
         Some(id)
@@ -293,7 +319,9 @@ pub fn running_service(data_dir: &Path) -> Option<String> {
             text
         }
     };
-    text.split_whitespace().find(|w| w.starts_with("http://")).map(str::to_owned)
+    text.split_whitespace()
+        .find(|w| w.starts_with("http://"))
+        .map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -131,7 +131,11 @@ impl Supervisor {
         let _room = self.take_room()?;
         let sandbox = self.obtain(&plan).await.map_err(|e| {
             tracing::error!("failed to create a sandbox: {e}");
-            Error::new(ErrorKind::Internal, "create_failed", "no sandbox could be created; the service's log says why")
+            Error::new(
+                ErrorKind::Internal,
+                "create_failed",
+                "no sandbox could be created; the service's log says why",
+            )
         })?;
         self.inner
             .registry
@@ -202,7 +206,11 @@ impl Supervisor {
 
     fn refuse_draining(&self) -> Result<(), Error> {
         if self.inner.draining.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Unavailable, "stopping", "the service is stopping"));
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "stopping",
+                "the service is stopping",
+            ));
         }
         Ok(())
     }
@@ -224,7 +232,12 @@ impl Supervisor {
     }
 
     fn unlist(&self, id: &str) -> Option<Arc<Sandbox>> {
-        self.inner.registry.lock().expect("not poisoned").live.remove(id)
+        self.inner
+            .registry
+            .lock()
+            .expect("not poisoned")
+            .live
+            .remove(id)
     }
 
     fn destroy_later(&self, sandbox: Arc<Sandbox>) {
@@ -255,13 +268,19 @@ impl Supervisor {
 
     fn find(&self, id: &str) -> Result<Arc<Sandbox>, Error> {
         let registry = self.inner.registry.lock().expect("not poisoned");
-        registry.live.get(id).cloned().ok_or_else(|| Error::sandbox_not_found(id))
+        registry
+            .live
+            .get(id)
+            .cloned()
+            .ok_or_else(|| Error::sandbox_not_found(id))
     }
 
     /// Closes a sandbox; of two closes at once one wins, the other is `NotFound`. Returns when its
     /// processes are gone; its cgroups follow in the background.
     pub async fn close(&self, id: &str) -> Result<(), Error> {
-        let sandbox = self.unlist(id).ok_or_else(|| Error::sandbox_not_found(id))?;
+        let sandbox = self
+            .unlist(id)
+            .ok_or_else(|| Error::sandbox_not_found(id))?;
         sandbox.kill().await;
         self.destroy_later(sandbox);
         Ok(())
@@ -274,12 +293,17 @@ impl Supervisor {
             return Err(Error::new(
                 ErrorKind::TooLarge,
                 "code_too_large",
-                format!("code may have {} bytes (limits.code_bytes)", limits.code_bytes),
+                format!(
+                    "code may have {} bytes (limits.code_bytes)",
+                    limits.code_bytes
+                ),
             ));
         }
         plan::check_timeout(spec.timeout, limits)?;
         plan::check_env(&spec.env)?;
-        Ok(Execution { events: self.find(id)?.execute(spec)? })
+        Ok(Execution {
+            events: self.find(id)?.execute(spec)?,
+        })
     }
 
     /// Runs a shell command to its end; dropping the future kills it.
@@ -315,7 +339,15 @@ impl Supervisor {
             filler.abort();
         }
         let mut all: Vec<Arc<Sandbox>> = self.inner.pool.drain();
-        all.extend(self.inner.registry.lock().expect("not poisoned").live.drain().map(|(_, s)| s));
+        all.extend(
+            self.inner
+                .registry
+                .lock()
+                .expect("not poisoned")
+                .live
+                .drain()
+                .map(|(_, s)| s),
+        );
         let mut ending = JoinSet::new();
         for sandbox in all {
             ending.spawn(async move { sandbox.destroy().await });

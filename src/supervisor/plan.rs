@@ -52,26 +52,61 @@ impl Plan {
             if name.chars().count() > MAX_NAME_CHARS || name.chars().any(char::is_control) {
                 return Err(Error::invalid(
                     "name",
-                    format!("name has up to {MAX_NAME_CHARS} characters, none of them a control character"),
+                    format!(
+                        "name has up to {MAX_NAME_CHARS} characters, none of them a control character"
+                    ),
                 ));
             }
             plan.name = Some(name);
         }
-        within("memory_bytes", spec.memory_bytes, MIN_MEMORY_BYTES, limits.max_memory_bytes, &mut plan.limits.memory_bytes)?;
-        within("processes", spec.processes, MIN_PROCESSES, limits.max_processes, &mut plan.limits.processes)?;
-        within("disk_bytes", spec.disk_bytes, MIN_DISK_BYTES, limits.max_disk_bytes, &mut plan.disk_bytes)?;
+        within(
+            "memory_bytes",
+            spec.memory_bytes,
+            MIN_MEMORY_BYTES,
+            limits.max_memory_bytes,
+            &mut plan.limits.memory_bytes,
+        )?;
+        within(
+            "processes",
+            spec.processes,
+            MIN_PROCESSES,
+            limits.max_processes,
+            &mut plan.limits.processes,
+        )?;
+        within(
+            "disk_bytes",
+            spec.disk_bytes,
+            MIN_DISK_BYTES,
+            limits.max_disk_bytes,
+            &mut plan.disk_bytes,
+        )?;
         if let Some(cpus) = spec.cpus {
             if !(MIN_CPUS..=limits.max_cpus).contains(&cpus) {
-                return Err(Error::invalid("cpus", format!("cpus must be {MIN_CPUS} to {}", limits.max_cpus)));
+                return Err(Error::invalid(
+                    "cpus",
+                    format!("cpus must be {MIN_CPUS} to {}", limits.max_cpus),
+                ));
             }
             plan.limits.cpus = cpus;
         }
         let mut lease_seconds = limits.lease_seconds;
-        within("lease_seconds", spec.lease_seconds, 1, limits.max_lease_seconds, &mut lease_seconds)?;
+        within(
+            "lease_seconds",
+            spec.lease_seconds,
+            1,
+            limits.max_lease_seconds,
+            &mut lease_seconds,
+        )?;
         plan.lease = Duration::from_secs(lease_seconds);
         if spec.idle_seconds.is_some() {
             let mut idle_seconds = 0;
-            within("idle_seconds", spec.idle_seconds, 1, limits.max_lease_seconds, &mut idle_seconds)?;
+            within(
+                "idle_seconds",
+                spec.idle_seconds,
+                1,
+                limits.max_lease_seconds,
+                &mut idle_seconds,
+            )?;
             plan.idle = Some(Duration::from_secs(idle_seconds));
         }
         check_env(&spec.env)?;
@@ -86,14 +121,23 @@ impl Plan {
     }
 }
 
-fn within(field: &'static str, asked: Option<u64>, least: u64, most: u64, set: &mut u64) -> Result<(), Error> {
+fn within(
+    field: &'static str,
+    asked: Option<u64>,
+    least: u64,
+    most: u64,
+    set: &mut u64,
+) -> Result<(), Error> {
     match asked {
         None => Ok(()),
         Some(value) if (least..=most).contains(&value) => {
             *set = value;
             Ok(())
         }
-        Some(_) => Err(Error::invalid(field, format!("{field} must be {least} to {most}"))),
+        Some(_) => Err(Error::invalid(
+            field,
+            format!("{field} must be {least} to {most}"),
+        )),
     }
 }
 
@@ -103,7 +147,10 @@ pub fn check_timeout(timeout: Option<Duration>, limits: &Limits) -> Result<(), E
         Some(t) if t.is_zero() || t > Duration::from_secs(limits.max_timeout_seconds) => {
             Err(Error::invalid(
                 "timeout_seconds",
-                format!("timeout_seconds must be above 0 and at most {}", limits.max_timeout_seconds),
+                format!(
+                    "timeout_seconds must be above 0 and at most {}",
+                    limits.max_timeout_seconds
+                ),
             ))
         }
         _ => Ok(()),
@@ -119,11 +166,13 @@ pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
             format!("env holds at most {MAX_ENV} variables of {MAX_ENV_BYTES} bytes in all"),
         ));
     }
-    let wrong = |(k, v): (&String, &String)| {
-        k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')
-    };
+    let wrong =
+        |(k, v): (&String, &String)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0');
     if env.iter().any(wrong) {
-        return Err(Error::invalid("env", "env: a name is not empty and without '=', nothing holds a NUL"));
+        return Err(Error::invalid(
+            "env",
+            "env: a name is not empty and without '=', nothing holds a NUL",
+        ));
     }
     Ok(())
 }
@@ -142,7 +191,10 @@ pub fn check_command(spec: &CommandSpec) -> Result<(), Error> {
     }
     match &spec.cwd {
         Some(cwd) if cwd.is_empty() || cwd.contains('\0') || cwd.len() > MAX_CWD_BYTES => {
-            Err(Error::invalid("cwd", format!("cwd has 1 to {MAX_CWD_BYTES} bytes and no NUL")))
+            Err(Error::invalid(
+                "cwd",
+                format!("cwd has 1 to {MAX_CWD_BYTES} bytes and no NUL"),
+            ))
         }
         _ => Ok(()),
     }
@@ -156,13 +208,49 @@ mod tests {
     fn what_is_out_of_range_is_refused_by_name() {
         let config = Config::default();
         let refused = |spec: CreateSpec| Plan::new(spec, &config).unwrap_err().field;
-        assert_eq!(refused(CreateSpec { memory_bytes: Some(1), ..CreateSpec::default() }), Some("memory_bytes"));
-        assert_eq!(refused(CreateSpec { cpus: Some(f64::NAN), ..CreateSpec::default() }), Some("cpus"));
-        assert_eq!(refused(CreateSpec { cpus: Some(0.0), ..CreateSpec::default() }), Some("cpus"));
-        assert_eq!(refused(CreateSpec { lease_seconds: Some(0), ..CreateSpec::default() }), Some("lease_seconds"));
-        assert_eq!(refused(CreateSpec { name: Some("a\nb".into()), ..CreateSpec::default() }), Some("name"));
+        assert_eq!(
+            refused(CreateSpec {
+                memory_bytes: Some(1),
+                ..CreateSpec::default()
+            }),
+            Some("memory_bytes")
+        );
+        assert_eq!(
+            refused(CreateSpec {
+                cpus: Some(f64::NAN),
+                ..CreateSpec::default()
+            }),
+            Some("cpus")
+        );
+        assert_eq!(
+            refused(CreateSpec {
+                cpus: Some(0.0),
+                ..CreateSpec::default()
+            }),
+            Some("cpus")
+        );
+        assert_eq!(
+            refused(CreateSpec {
+                lease_seconds: Some(0),
+                ..CreateSpec::default()
+            }),
+            Some("lease_seconds")
+        );
+        assert_eq!(
+            refused(CreateSpec {
+                name: Some("a\nb".into()),
+                ..CreateSpec::default()
+            }),
+            Some("name")
+        );
         let env = [("A=B".to_owned(), String::new())].into();
-        assert_eq!(refused(CreateSpec { env, ..CreateSpec::default() }), Some("env"));
+        assert_eq!(
+            refused(CreateSpec {
+                env,
+                ..CreateSpec::default()
+            }),
+            Some("env")
+        );
     }
 
     #[test]

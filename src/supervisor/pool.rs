@@ -23,7 +23,11 @@ pub struct Pool {
 impl Pool {
     /// Keeps `target` sandboxes ready once [`Pool::fill`] runs.
     pub fn new(target: usize) -> Self {
-        Self { ready: Mutex::default(), target, taken: Notify::new() }
+        Self {
+            ready: Mutex::default(),
+            target,
+            taken: Notify::new(),
+        }
     }
 
     /// A ready sandbox, if there is one.

@@ -19,7 +19,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::error::{Error, ErrorKind};
 use super::host::{Host, User};
-use super::types::{Ended, Ending, Event, ExecuteSpec, KernelState, SandboxInfo, SandboxState, Usage};
+use super::types::{
+    Ended, Ending, Event, ExecuteSpec, KernelState, SandboxInfo, SandboxState, Usage,
+};
 use crate::config::Limits;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::host::Init;
@@ -153,7 +155,10 @@ impl Sandbox {
         {
             let mut claim = self.claim.lock().expect("not poisoned");
             *claim = Claim {
-                name: plan.name.clone().unwrap_or_else(|| format!("sandbox-{}", &self.id[..6])),
+                name: plan
+                    .name
+                    .clone()
+                    .unwrap_or_else(|| format!("sandbox-{}", &self.id[..6])),
                 created_at: now,
                 expires_at: now + plan.lease,
                 last_used_at: now,
@@ -283,7 +288,9 @@ impl Sandbox {
     }
 
     async fn run_execution(self: Arc<Self>, spec: ExecuteSpec, events: mpsc::Sender<Event>) {
-        let Ok(_place) = self.queue.acquire().await else { return };
+        let Ok(_place) = self.queue.acquire().await else {
+            return;
+        };
         let mut slot = tokio::select! {
             slot = self.kernel.lock() => slot,
             // The client went away while it waited.
@@ -337,23 +344,34 @@ impl Sandbox {
         let request = Request {
             code: &spec.code,
             env: &spec.env,
-            timeout: spec.timeout.unwrap_or(Duration::from_secs(limits.timeout_seconds)),
+            timeout: spec
+                .timeout
+                .unwrap_or(Duration::from_secs(limits.timeout_seconds)),
             grace: Duration::from_secs(limits.interrupt_grace_seconds),
             output_bytes: limits.output_bytes,
             result_bytes: limits.result_bytes,
             traceback_bytes: limits.traceback_bytes,
             files: limits.files,
         };
-        let Some(kernel) = slot.as_mut() else { return no_kernel() };
-        let finish =
-            execution::run(kernel, &self.cgroup, &request, events, &self.interrupt).await;
+        let Some(kernel) = slot.as_mut() else {
+            return no_kernel();
+        };
+        let finish = execution::run(kernel, &self.cgroup, &request, events, &self.interrupt).await;
         if !finish.kernel_alive {
             *slot = None;
         }
         let closing = self.closing.load(Ordering::Acquire);
         Ended {
-            ending: if closing { Ending::Interrupted } else { finish.ending },
-            state: if finish.kernel_alive { KernelState::Kept } else { KernelState::Lost },
+            ending: if closing {
+                Ending::Interrupted
+            } else {
+                finish.ending
+            },
+            state: if finish.kernel_alive {
+                KernelState::Kept
+            } else {
+                KernelState::Lost
+            },
             execution_count: finish.execution_count,
             files: finish.files,
             files_truncated: finish.files_truncated,
@@ -426,7 +444,10 @@ impl Sandbox {
             tracing::warn!(sandbox = self.id, "{e}");
             self.init.process().kill();
         }
-        if timeout(DEATH_TIMEOUT, self.init.process().exited()).await.is_err() {
+        if timeout(DEATH_TIMEOUT, self.init.process().exited())
+            .await
+            .is_err()
+        {
             tracing::error!(sandbox = self.id, "init does not die");
         }
     }
@@ -514,7 +535,10 @@ mod tests {
     fn ids_have_the_form_that_clients_rely_on() {
         let id = new_id();
         assert_eq!(id.len(), 26);
-        assert!(id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()));
+        assert!(
+            id.bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        );
         assert_ne!(id, new_id());
     }
 }

@@ -24,12 +24,12 @@ use super::schema::{
     Closed, CommandArguments, CreateArguments, ExecuteArguments, Files, NoArguments, ReadAnswer,
     ReadArguments, Sandbox, SandboxArguments, Sandboxes, WriteArguments, WriteEncoding, Written,
 };
-use crate::api::App;
 use crate::api::download::{mime_of, read_all};
 use crate::api::error::Refusal;
 use crate::api::outcome::Gathered;
 use crate::api::rest::execution_lost;
 use crate::api::wire::{CommandAnswer, Created, File, seconds};
+use crate::api::{App, whole};
 use crate::supervisor::{CommandSpec, CreateSpec, Event, ExecuteSpec, Execution};
 
 /// Bytes of a file that `read_file` gives as text or base64: what a model can take in at once.
@@ -67,7 +67,7 @@ impl Tools {
             name: arguments.name,
             ..CreateSpec::default()
         };
-        answered(self.app.supervisor.create(spec).await, |info| {
+        answered(whole::create(&self.app.supervisor, spec).await, |info| {
             let text = format!("Created sandbox {}.", info.id);
             success(&Created::from(info), vec![ContentBlock::text(text)])
         })
@@ -106,7 +106,7 @@ impl Tools {
         Parameters(arguments): Parameters<SandboxArguments>,
     ) -> CallToolResult {
         answered(
-            self.app.supervisor.close(&arguments.sandbox_id).await,
+            whole::close(&self.app.supervisor, &arguments.sandbox_id).await,
             |()| {
                 let closed = Closed {
                     status: "success",
