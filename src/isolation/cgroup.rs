@@ -61,6 +61,16 @@ pub struct CgroupLimits {
     pub processes: u64,
 }
 
+impl CgroupLimits {
+    /// What no sandbox meets, for tests that prove that limits are what ends abuse.
+    #[doc(hidden)]
+    pub const NONE: Self = Self {
+        memory_bytes: 1 << 50,
+        cpus: 64.0,
+        processes: 1 << 20,
+    };
+}
+
 /// What a sandbox has used so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {

@@ -157,8 +157,10 @@ impl Nursery {
         let mut flags = libc::CLONE_NEWUSER
             | libc::CLONE_NEWPID
             | libc::CLONE_NEWNS
-            | libc::CLONE_NEWUTS
-            | libc::CLONE_NEWIPC;
+            | libc::CLONE_NEWUTS;
+        if !spec.ablation.no_ipcns {
+            flags |= libc::CLONE_NEWIPC;
+        }
         if !spec.ablation.no_netns {
             flags |= libc::CLONE_NEWNET;
         }

@@ -21,6 +21,7 @@ pub const HOME: &str = "/home/user";
 #[serde(default)]
 pub struct Ablation {
     pub no_netns: bool,
+    pub no_ipcns: bool,
     pub no_seccomp: bool,
     pub no_masks: bool,
     pub shared_uid: bool,

@@ -94,7 +94,12 @@ impl Sandbox {
     pub async fn prepare(host: &Arc<Host>, plan: &Plan) -> Result<Arc<Self>, isolation::Error> {
         let id = new_id();
         let user = host.take_user()?;
-        let cgroup = host.cgroup.sandbox(&id, &plan.limits)?;
+        let limits = if host.ablation.no_cgroup {
+            &CgroupLimits::NONE
+        } else {
+            &plan.limits
+        };
+        let cgroup = host.cgroup.sandbox(&id, limits)?;
         let limits = &host.config.limits;
         let spec = SandboxSpec {
             user_id: user.id(),

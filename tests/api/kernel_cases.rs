@@ -1,9 +1,10 @@
 //! `tests/data/kernel_cases.json`: code and what a kernel must make of it, as the file itself says.
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::fixture::{Service, shown};
+use crate::fixture::Service;
+use crate::fixture::http::Incoming;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,67 +67,93 @@ impl Texts {
     }
 }
 
+/// An execution's events, put together.
+#[derive(Debug, Default)]
+struct Seen {
+    stdout: String,
+    stderr: String,
+    error: Value,
+    /// MIME data of each result, updates included.
+    results: Vec<Map<String, Value>>,
+    ended: Value,
+}
+
+impl Seen {
+    fn of(mut events: Incoming) -> Self {
+        let mut seen = Self::default();
+        while let Some(event) = events.event() {
+            match text(&event["type"]) {
+                "stdout" => seen.stdout.push_str(text(&event["text"])),
+                "stderr" => seen.stderr.push_str(text(&event["text"])),
+                "error" => seen.error = event,
+                "result" => seen.results.push(event["data"].as_object().expect("a bundle").clone()),
+                "ended" => seen.ended = event,
+                _ => {}
+            }
+        }
+        seen
+    }
+}
+
 impl Step {
     /// What is not as the step says.
-    fn differences(&self, outcome: &Value) -> Vec<String> {
+    fn differences(&self, seen: &Seen) -> Vec<String> {
         let mut differences = Vec::new();
         let mut check = |what: &str, wanted: &Value, got: &Value| {
             if wanted != got {
                 differences.push(format!("{what}: wanted {wanted}, got {got}"));
             }
         };
-        check("error", &json!(self.error), &outcome["error"]);
-        for (what, wanted) in [
-            ("stdout", &self.stdout),
-            ("stderr", &self.stderr),
-            ("error_value", &self.error_value),
+        check("error", &json!(self.error), &seen.ended["error"]);
+        for (what, wanted, got) in [
+            ("stdout", &self.stdout, &seen.stdout),
+            ("stderr", &self.stderr, &seen.stderr),
         ] {
             if let Some(wanted) = wanted {
-                check(what, &json!(wanted), &outcome[what]);
+                check(what, &json!(wanted), &json!(got));
             }
         }
+        if let Some(value) = &self.error_value {
+            check("error_value", &json!(value), &seen.ended["error_value"]);
+        }
         if let Some(count) = self.execution_count {
-            check("execution_count", &json!(count), &outcome["execution_count"]);
+            check("execution_count", &json!(count), &seen.ended["execution_count"]);
         }
         if let Some(files) = &self.files {
-            let got: Vec<String> = list(&outcome["files"])
+            let got: Vec<String> = seen.ended["files"]
+                .as_array()
+                .into_iter()
+                .flatten()
                 .map(|f| format!("{} {}", text(&f["change"]), text(&f["path"])))
                 .collect();
             check("files", &json!(files), &json!(got));
         }
-        let bundles: Vec<u64> = list(&outcome["results"]).filter_map(|r| r["bundle"].as_u64()).collect();
-        let last = bundles.last();
         if let Some(count) = self.results {
-            let mut distinct = bundles.clone();
-            distinct.dedup();
-            check("results", &json!(count), &json!(distinct.len()));
+            check("results", &json!(count), &json!(seen.results.len()));
         }
-        let of_last = || list(&outcome["results"]).filter(move |r| r["bundle"].as_u64().as_ref() == last);
+        let last = seen.results.last();
         if let Some(mimes) = &self.result_mimes {
-            let mut got: Vec<&str> = of_last().map(|r| text(&r["type"])).collect();
+            let mut got: Vec<&String> = last.into_iter().flat_map(Map::keys).collect();
             got.sort_unstable();
             check("result_mimes", &json!(mimes), &json!(got));
         }
         if let Some(wanted) = &self.result_text {
-            let got = of_last().find(|r| r["type"] == "text/plain").map(|r| &r["data"]);
-            check("result_text", &json!(wanted), got.unwrap_or(&Value::Null));
+            let got = last.and_then(|r| r.get("text/plain")).unwrap_or(&Value::Null);
+            check("result_text", &json!(wanted), got);
         }
-        for (what, wanted, contained) in [
-            ("stdout", &self.stdout_contains, true),
-            ("stderr", &self.stderr_contains, true),
-            ("traceback", &self.traceback_contains, true),
-            ("traceback", &self.traceback_excludes, false),
+        let traceback = text(&seen.error["traceback"]);
+        for (what, texts, within, contained) in [
+            ("stdout", &self.stdout_contains, seen.stdout.as_str(), true),
+            ("stderr", &self.stderr_contains, &seen.stderr, true),
+            ("traceback", &self.traceback_contains, traceback, true),
+            ("traceback", &self.traceback_excludes, traceback, false),
         ] {
-            for wanted in wanted.iter().filter(|w| text(&outcome[what]).contains(*w) != contained) {
-                differences.push(format!("{what}: {} {wanted:?}", if contained { "lacks" } else { "holds" }));
+            for text in texts.iter().filter(|text| within.contains(*text) != contained) {
+                differences.push(format!("{what} {} {text:?}", if contained { "lacks" } else { "holds" }));
             }
         }
         differences
     }
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }
 
 fn text(value: &Value) -> &str {
@@ -141,11 +168,11 @@ fn code_does_what_the_cases_say() {
     for case in &file.cases {
         let sandbox = service.create();
         for (number, step) in case.steps.iter().enumerate() {
-            let outcome = sandbox.execute(&step.code);
-            let differences = step.differences(&outcome);
+            let seen = Seen::of(sandbox.stream(&step.code));
+            let differences = step.differences(&seen);
             if !differences.is_empty() {
                 let place = format!("{} (step {}): {}", case.name, number + 1, step.code);
-                failures.push(format!("{place}\n  {}\n{}", differences.join("\n  "), shown(&outcome)));
+                failures.push(format!("{place}\n  {}\n{seen:.4000?}", differences.join("\n  ")));
                 break;
             }
         }

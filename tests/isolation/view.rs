@@ -1,0 +1,247 @@
+//! What a sandbox sees of its surroundings.
+
+use std::net::TcpListener;
+
+use sandcell::isolation::spec::Ablation;
+use serde_json::{Value, json};
+
+use crate::fixture::{Launch, Service, base_mirror, temp_dir};
+use crate::{Found, Place, require, upheld_by};
+
+#[test]
+fn there_is_only_the_loopback_interface_and_it_leads_nowhere() {
+    let service = Service::start();
+    let sandbox = service.create();
+    assert_eq!(sandbox.stdout("import socket; print(socket.if_nameindex())"), "[(1, 'lo')]\n");
+    let on_host = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let host_port = on_host.local_addr().expect("an address").port();
+    let seen = sandbox.printed(&format!(
+        "import errno, json, socket\n\
+         def attempt(family, address):\n    \
+             with socket.socket(family) as s:\n        \
+                 s.settimeout(5)\n        \
+                 try: s.connect(address); return 'connected'\n        \
+                 except OSError as e: return errno.errorcode.get(e.errno, str(e))\n\
+         print(json.dumps([attempt(socket.AF_INET, a) for a in [\n    \
+             ('127.0.0.1', {}), ('127.0.0.1', {host_port}), ('10.0.0.1', 80), ('169.254.169.254', 80), ('1.1.1.1', 443)]]\n    \
+             + [attempt(socket.AF_INET6, ('2606:4700:4700::1111', 443))]))",
+        service.address.port(),
+    ));
+    assert_eq!(seen, json!(["ECONNREFUSED", "ECONNREFUSED", "ENETUNREACH", "ENETUNREACH", "ENETUNREACH", "ENETUNREACH"]));
+    assert_eq!(sandbox.execute("import socket; socket.gethostbyname('example.com')")["error"], "gaierror");
+    let within = "import socket\n\
+        s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname())\n\
+        c.sendall(b'x'); print(s.accept()[0].recv(1))";
+    assert_eq!(sandbox.stdout(within), "b'x'\n", "loopback works");
+}
+
+#[test]
+fn no_process_but_its_own_is_visible() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let seen = sandbox.printed(
+        "import json, os\n\
+         pids = sorted(int(p) for p in os.listdir('/proc') if p.isdigit())\n\
+         print(json.dumps([pids, os.getpid(), os.getppid()]))",
+    );
+    let kernel = seen[1].as_i64().expect("a pid");
+    assert_eq!(seen[0], json!([1, kernel]));
+    assert_eq!(sandbox.command("ps -e -o comm= | sort -u")["exit_code"], 0);
+}
+
+/// Walks what is readable and prints the files that hold one of `NEEDLES`.
+const SEARCH: &str = r"
+import json, os, stat
+found, looked = {}, 0
+def look(path):
+    global looked
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode): return
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError: return
+    try:
+        data = b''
+        while len(data) < 1 << 20 and (more := os.read(fd, 65536)): data += more
+    except OSError: pass
+    os.close(fd)
+    looked += 1
+    for name, needle in NEEDLES.items():
+        if needle in data or needle in path.encode(): found.setdefault(name, []).append(path)
+for top in ['/proc', '/etc', '/run', '/dev', '/tmp', '/home', '/var', '/root', '/sys', '/srv', '/mnt', '/opt/sandcell']:
+    for directory, _, names in os.walk(top):
+        if directory.startswith('/proc/self/task'): continue
+        for name in names: look(os.path.join(directory, name))
+for name, needle in NEEDLES.items():
+    for key, value in os.environb.items():
+        if needle in key + value: found.setdefault(name, []).append('environment')
+# The code itself holds the needles: what is found in our own memory is no leak.
+print(json.dumps([found, looked]))
+";
+
+#[test]
+fn nothing_that_is_readable_names_the_host() {
+    let service = Service::launch(&Launch { env: &[("SANDCELL_TEST_CANARY", "c4n4ry-0f-th3-h0st")], ..Launch::default() });
+    let sandbox = service.create();
+    let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let needles: Vec<(&str, String)> = vec![
+        ("canary variable", "c4n4ry-0f-th3-h0st".into()),
+        ("data directory", service.data_dir().to_string_lossy().into_owned()),
+        ("checkout", env!("CARGO_MANIFEST_DIR").into()),
+        ("mirror", base_mirror().to_string_lossy().into_owned()),
+        ("cgroup", service.instance.clone()),
+        ("host name", format!("{host_name}\n")),
+    ];
+    let table: String = needles.iter().map(|(name, text)| format!("{name:?}: {text:?}.encode(),")).collect();
+    let seen = sandbox.printed(&format!("NEEDLES = {{{table}}}\n{SEARCH}"));
+    assert_eq!(seen[0], json!({}));
+    assert!(seen[1].as_u64().is_some_and(|files| files > 100), "{} files", seen[1]);
+    assert_eq!(sandbox.stdout("import socket; print(socket.gethostname())"), "sandbox\n");
+    assert_ne!(host_name, "sandbox", "this test would see nothing");
+    // The search finds what is there.
+    let control = "NEEDLES = {'passwd': b'root:x:0:0'}\n".to_owned() + SEARCH;
+    assert_eq!(sandbox.printed(&control)[0]["passwd"][0], "/etc/passwd");
+}
+
+#[test]
+fn no_path_of_the_host_is_visible() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let canary = temp_dir();
+    std::fs::write(canary.path().join("canary"), "of the host").expect("a file can be written");
+    let path = canary.path().join("canary");
+    let code = format!("import os\nprint(os.path.exists({path:?}), os.path.exists({:?}))", env!("CARGO_MANIFEST_DIR"));
+    assert_eq!(sandbox.stdout(&code), "False False\n");
+    // The root of the mount namespace is the sandbox's: there is nothing above it.
+    let code = format!("import os\nprint(any(os.path.exists(p + {path:?}) for p in ['/proc/1/root', '/proc/self/root', '/..' * 9]))");
+    assert_eq!(sandbox.stdout(&code), "False\n");
+    assert_eq!(sandbox.stdout("import os\nprint(sorted(os.environ) == sorted(set(os.environ) & ALLOWED))".replace(
+        "ALLOWED",
+        "{'HOME','USER','LOGNAME','SHELL','PATH','LANG','TERM','TZ','VIRTUAL_ENV','PYTHONUNBUFFERED','MPLBACKEND',\
+         'MATPLOTLIBRC','MPLCONFIGDIR','PLOTLY_RENDERER','OPENBLAS_NUM_THREADS','OMP_NUM_THREADS','MKL_NUM_THREADS',\
+         'NUMEXPR_NUM_THREADS','PYTHONHASHSEED','PYDEVD_DISABLE_FILE_VALIDATION'}"
+    ).as_str()), "True\n");
+}
+
+/// Mount points and file systems, and those flags that matter.
+const MOUNTS: &[(&str, &str)] = &[];
+
+#[test]
+fn mounts_are_those_of_the_golden_list() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let seen = sandbox.printed(
+        "import json\n\
+         rows = []\n\
+         for line in open('/proc/self/mountinfo'):\n    \
+             left, right = line.split(' - ')\n    \
+             left, right = left.split(), right.split()\n    \
+             rows.append([left[4], right[0], left[5].split(',')])\n\
+         print(json.dumps(rows))",
+    );
+    let rows = seen.as_array().expect("rows");
+    for row in rows {
+        let (point, flags) = (row[0].as_str().expect("a path"), row[2].as_array().expect("flags"));
+        let has = |flag: &str| flags.contains(&Value::from(flag));
+        assert!(has("nosuid"), "{row}");
+        assert!(has("nodev") || point.starts_with("/dev/") || point == "/dev" || point.starts_with("/proc/"), "{row}");
+        if point.starts_with("/proc/") {
+            assert!(has("ro") || row[1] == "tmpfs" || row[1] == "devtmpfs", "{row}");
+        }
+    }
+    let mut points: Vec<(String, String)> =
+        rows.iter().map(|r| (text(&r[0]), text(&r[1]))).filter(|(p, _)| !p.starts_with("/proc/")).collect();
+    points.sort();
+    println!("{points:?}");
+    let golden: Vec<(String, String)> = MOUNTS.iter().map(|(p, k)| ((*p).to_owned(), (*k).to_owned())).collect();
+    assert_eq!(points, golden);
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// What of `/proc` tells of the host is empty or absent, and nothing of `/proc/sys` can be written.
+fn proc_is_masked(place: &dyn Place) -> Found {
+    let seen: Value = serde_json::from_str(&place.python(
+        "import json, os\n\
+         told = []\n\
+         for name in ['acpi', 'asound', 'bus', 'cmdline', 'config.gz', 'diskstats', 'fs', 'interrupts', 'iomem', 'ioports',\n    \
+             'irq', 'kallsyms', 'kcore', 'keys', 'key-users', 'latency_stats', 'modules', 'partitions', 'sched_debug',\n    \
+             'scsi', 'sysrq-trigger', 'timer_list']:\n    \
+             path = '/proc/' + name\n    \
+             try: content = os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read(100)\n    \
+             except OSError: continue\n    \
+             if content: told.append(path)\n\
+         for path in ['/proc/sys/kernel/hostname', '/proc/sys/kernel/core_pattern', '/proc/sys/vm/drop_caches',\n    \
+             '/proc/sysrq-trigger']:\n    \
+             try: os.close(os.open(path, os.O_WRONLY))\n    \
+             except OSError: continue\n    \
+             if path != '/proc/sysrq-trigger': told.append(path + ' can be written')\n\
+         with open('/proc/self/mountinfo') as mounts:\n    \
+             if not any(m.split()[4] == '/proc/sys' and 'ro' in m.split()[5].split(',') for m in mounts):\n        \
+                 told.append('/proc/sys is writable')\n\
+         print(json.dumps(told))",
+    )).expect("a list");
+    require(seen == json!([]), || format!("{seen}"))
+}
+
+#[test]
+fn proc_tells_nothing_of_the_host() {
+    upheld_by(proc_is_masked, Ablation { no_masks: true, ..Ablation::default() });
+}
+
+#[test]
+fn no_device_can_be_made_and_only_harmless_ones_are_there() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let seen = sandbox.printed(
+        "import json, os, stat\n\
+         devices = sorted(n for n in os.listdir('/dev') if stat.S_ISCHR(os.lstat('/dev/' + n).st_mode)\n    \
+             or stat.S_ISBLK(os.lstat('/dev/' + n).st_mode))\n\
+         made = []\n\
+         for directory in ['/home/user', '/tmp', '/dev', '/dev/shm']:\n    \
+             for kind in [stat.S_IFCHR, stat.S_IFBLK]:\n        \
+                 try: os.mknod(directory + '/device', kind | 0o666, os.makedev(1, 3)); made.append(directory)\n        \
+                 except OSError: pass\n\
+         print(json.dumps([devices, made]))",
+    );
+    assert_eq!(seen, json!([["full", "null", "random", "tty", "urandom", "zero"], []]));
+}
+
+#[test]
+fn set_uid_programs_stay_the_user() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let seen = sandbox.command(
+        "find / -xdev -perm /6000 -type f 2>/dev/null | grep -c .; \
+         cp /usr/bin/sleep s; chmod 6755 s; ./s 1000 & sleep 0.2; grep -E '^(Uid|Gid)' /proc/$!/status; \
+         /usr/bin/su -c true root </dev/null; echo su $?",
+    );
+    let stdout = seen["stdout"].as_str().expect("a text");
+    let planted: u32 = stdout.lines().next().and_then(|n| n.parse().ok()).expect("a number");
+    assert!(planted > 0, "the base has set-uid programs, or this says nothing");
+    assert!(stdout.contains("Uid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\nsu 1"), "{stdout}");
+}
+
+#[test]
+fn its_own_limits_and_cgroup_cannot_be_changed_from_inside() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let seen = sandbox.printed(
+        "import json, os, resource\n\
+         raised = []\n\
+         for name in ['RLIMIT_NOFILE', 'RLIMIT_CORE', 'RLIMIT_MEMLOCK', 'RLIMIT_MSGQUEUE']:\n    \
+             number = getattr(resource, name)\n    \
+             soft, hard = resource.getrlimit(number)\n    \
+             try: resource.setrlimit(number, (hard + 1, hard + 1)); raised.append(name)\n    \
+             except (OSError, ValueError): pass\n\
+         try: open('/proc/self/oom_score_adj', 'w').write('-1000'); raised.append('oom_score_adj')\n\
+         except OSError: pass\n\
+         cgroups = [os.path.join(d, n) for d, _, names in os.walk('/sys') for n in names]\n\
+         print(json.dumps([raised, cgroups, open('/proc/self/cgroup').read()]))",
+    );
+    assert_eq!(seen[0], json!([]));
+    assert_eq!(seen[1], json!([]), "/sys is empty");
+    let cgroup = seen[2].as_str().expect("a text");
+    assert!(!cgroup.contains("sandcell"), "{cgroup}");
+}
