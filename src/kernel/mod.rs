@@ -56,7 +56,7 @@ pub fn base_env() -> BTreeMap<String, String> {
         ("TZ", "UTC"),
         ("VIRTUAL_ENV", "/opt/venv"),
         ("PYTHONUNBUFFERED", "1"),
-        ("MPLBACKEND", "module://matplotlib_inline.backend_inline"),
+        ("MPLBACKEND", "agg"),
         ("MATPLOTLIBRC", "/opt/sandcell/matplotlib/matplotlibrc"),
         ("MPLCONFIGDIR", "/var/cache/sandcell/matplotlib"),
     ]
