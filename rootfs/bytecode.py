@@ -10,7 +10,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-TREES = ("/opt/venv/lib", "/usr/lib/python3", "/usr/lib/python3.13")
+TREES = ("/opt/venv/lib", "/usr/lib/python3", "/usr/lib/python3.13", "/usr/share/python3")
 
 
 def compile_one(path: str) -> str | None:

@@ -211,7 +211,7 @@ impl Build<'_> {
                 .find(|ring| ring.exists());
             ring.filter(|_| known)
         };
-        if !on_path("mmdebstrap") || keys().is_none() {
+        if !on_path("mmdebstrap") || !on_path("mount") || keys().is_none() {
             if !on_path("apt-get") {
                 return Err(Error::Tool {
                     program: "mmdebstrap",
@@ -220,7 +220,7 @@ impl Build<'_> {
                 });
             }
             (self.progress)(Event::Note(
-                "installing mmdebstrap and debian-archive-keyring with apt-get".into(),
+                "installing mmdebstrap, debian-archive-keyring and mount with apt-get".into(),
             ));
             let mut update = Command::new("apt-get");
             update.args(["--quiet", "update"]);
@@ -228,13 +228,13 @@ impl Build<'_> {
             let mut install = Command::new("apt-get");
             install
                 .args(["--quiet", "--yes", "--no-install-recommends", "install"])
-                .args(["mmdebstrap", "debian-archive-keyring", "gpg"])
+                .args(["mmdebstrap", "debian-archive-keyring", "gpg", "mount"])
                 .env("DEBIAN_FRONTEND", "noninteractive");
             self.log.run("install mmdebstrap", install, &mut |_| ())?;
         }
-        for program in ["mmdebstrap", "unshare", "setpriv"] {
+        for program in ["mmdebstrap", "mount", "unshare", "setpriv"] {
             if !on_path(program) {
-                let mend = "install the Debian packages mmdebstrap and util-linux";
+                let mend = "install the Debian packages mmdebstrap, mount and util-linux";
                 return Err(Error::Tool { program, mend });
             }
         }
