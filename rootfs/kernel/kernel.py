@@ -14,8 +14,8 @@ from _sandcell.interrupts import Interrupts
 
 # What programs that the code starts, and libraries that it imports, should find set.
 ENVIRONMENT = {
-    # A MIME bundle and a page that loads its script by itself; the default one is of 5 MB.
-    "PLOTLY_RENDERER": "plotly_mimetype+notebook_connected",
+    # A MIME bundle with a page that works by itself and loads its script; others hold all 5 MB of it.
+    "PLOTLY_RENDERER": "plotly_mimetype+colab",
 }
 
 
@@ -66,6 +66,7 @@ class Kernel:
         execution = Execution(self.channel, self.interrupts, request)
         self.streams.restore()
         count = self.shell.execution_count
+        self.interrupts.forget()
         execution.started(count)
         before = files.Snapshot(lockdown.HOME)
         self.look_again_for_modules()
@@ -114,7 +115,9 @@ class Kernel:
         return error
 
     def describe(self, error, max_bytes):
-        # Formatting calls the exception's own __str__, which is user code.
+        # Formatting calls the exception's own __str__, which is user code; what is pending now was
+        # meant for the code that has ended.
+        self.interrupts.forget()
         described, raised = self.interrupts.run(tracebacks.describe, error, max_bytes)
         if raised is not None:
             name = type(error).__name__
