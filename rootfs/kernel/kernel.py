@@ -120,8 +120,9 @@ class Kernel:
         self.interrupts.forget()
         described, raised = self.interrupts.run(tracebacks.describe, error, max_bytes)
         if raised is not None:
-            name = type(error).__name__
-            described = name, "", f"{name} (no traceback: {type(raised).__name__} in its place)"
+            name = tracebacks.class_name(error)
+            instead = tracebacks.class_name(raised)
+            described = name, "", f"{name} (no traceback: {instead} in its place)"
         return described
 
     def tidy(self, saved):
