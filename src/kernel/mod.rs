@@ -29,6 +29,7 @@ fn sources() -> BTreeMap<String, String> {
         source!("execution.py"),
         source!("figures.py"),
         source!("files.py"),
+        source!("imports.py"),
         source!("interrupts.py"),
         source!("kernel.py"),
         source!("lockdown.py"),
