@@ -14,7 +14,6 @@ from _sandcell.interrupts import Interrupts
 
 # What programs that the code starts, and libraries that it imports, should find set.
 ENVIRONMENT = {
-    "MPLBACKEND": "agg",
     # A MIME bundle and a page that loads its script by itself; the default one is of 5 MB.
     "PLOTLY_RENDERER": "plotly_mimetype+notebook_connected",
 }
@@ -40,7 +39,11 @@ class Kernel:
         self.interrupts.hold()
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        if "_sandcell.figures" in sys.modules:
+            # Ours is chosen already; programs that the code starts draw for files only.
+            os.environ["MPLBACKEND"] = "agg"
         self.finders_of_base = len(sys.path_importer_cache)
+        self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)
         self.streams.copies = {1: plan.stdout, 2: plan.stderr}
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))

@@ -16,7 +16,11 @@ _THREAD_SETTERS = (
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                      "NUMEXPR_NUM_THREADS")
 
+# numpy's global generator: 624 words of state and the number of those that are used up.
+_MT19937_WORDS = 624
+
 _thread_setters = []
+_numpy_state = None
 
 
 def bind():
@@ -26,6 +30,13 @@ def bind():
         # after a fork by itself, if the process id changed; the zygote's and a kernel's, each in a
         # namespace of its own, may well be the same.
         ssl.RAND_bytes(1)
+    if numpy_random := sys.modules.get("numpy.random"):
+        global _numpy_state
+        numpy_random.seed()  # also forgets a normal deviate kept for the next call
+        generator = numpy_random.mtrand._rand._bit_generator
+        if generator.state["bit_generator"] != "MT19937":
+            raise RuntimeError("numpy's global generator is not the one that can be reseeded")
+        _numpy_state = generator.ctypes.state_address
     with open("/proc/self/maps") as maps:
         paths = set(re.findall(r"/\S*openblas\S*\.so\S*", maps.read()))
     for path in sorted(paths):
@@ -42,8 +53,11 @@ def bind():
 def all_generators():
     """Two kernels of one zygote must not draw the same numbers, keys or names."""
     random.seed()
-    if numpy_random := sys.modules.get("numpy.random"):
-        numpy_random.seed(list(os.urandom(64)))
+    if _numpy_state is not None:
+        # numpy.random.seed() would take 80 pages of numpy to do this.
+        size = _MT19937_WORDS * 4
+        ctypes.memmove(_numpy_state, os.urandom(size), size)
+        ctypes.c_int.from_address(_numpy_state + size).value = _MT19937_WORDS
     if ssl := sys.modules.get("ssl"):
         ssl.RAND_add(os.urandom(32), 32.0)
     if processes := sys.modules.get("multiprocessing.process"):

@@ -1,6 +1,8 @@
 """IPython's shell, made to run one execution at a time for a client that is not a terminal."""
 
+import ast
 import asyncio
+import codeop
 import os
 import sys
 
@@ -20,7 +22,16 @@ from _sandcell import commands
 class Compiler(CachingCompiler):
     """Names an execution's code as tracebacks, warnings and `inspect` will show it."""
 
+    def ast_parse(self, source, filename="<unknown>", symbol="exec"):
+        # Nobody types the rest: `print(1` is "'(' was never closed" and not "incomplete input".
+        flags = self.flags & ~codeop.PyCF_ALLOW_INCOMPLETE_INPUT | ast.PyCF_ONLY_AST
+        return compile(source, filename, symbol, flags, 1)
+
+    # The execution that runs now: code that it runs through IPython in turn is a part of it.
+    running = None
+
     def get_code_name(self, raw_code, transformed_code, number):
+        number = self.running or number
         name, copy = f"<execution {number}>", 1
         while name in self._filename_map:
             copy += 1
@@ -129,10 +140,10 @@ class Shell(InteractiveShell):
 
     def enable_matplotlib(self, gui=None):
         # `%matplotlib inline`: figures are shown as it is.
-        from _sandcell import figures
-        import matplotlib.pyplot
-        matplotlib.pyplot.switch_backend(gui or "inline")
-        return gui, figures.BACKEND
+        if figures := sys.modules.get("_sandcell.figures"):
+            figures.pyplot.switch_backend(gui or "inline")
+            return gui, figures.BACKEND
+        return super().enable_matplotlib(gui)
 
     # -- running code
 
@@ -143,6 +154,7 @@ class Shell(InteractiveShell):
             cell = self.transform_cell(code)
         except Exception:
             cell, problem = code, sys.exc_info()
+        self.compile.running = self.execution_count
         coroutine = self.run_cell_async(code, store_history=True, transformed_cell=cell,
                                         preprocessing_exc_tuple=problem)
         # should_run_async compiles the code a second time: not needed where the word is missing.
@@ -155,6 +167,13 @@ class Shell(InteractiveShell):
         self.events.trigger("post_execute")
         self.events.trigger("post_run_cell", result)
         return result.error_before_exec or result.error_in_exec
+
+    def run_cell(self, *args, **kwargs):
+        """Code within an execution: what `%%capture` runs must show its figures there."""
+        result = super().run_cell(*args, **kwargs)
+        if figures := sys.modules.get("_sandcell.figures"):
+            figures.show()
+        return result
 
     async def run_code(self, code_obj, result=None, *, async_=False):
         """As IPython's, but every exception is an outcome, SystemExit too, and none is printed."""

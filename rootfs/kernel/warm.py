@@ -84,10 +84,11 @@ def _settle_matplotlib():
 
 def _rehearse(kernel):
     shell = kernel.shell
-    snippets = list(_REHEARSAL)
+    snippets = []
     for module, more in _REHEARSAL_OF.items():
         if module in sys.modules:
             snippets += more
+    snippets += _REHEARSAL
     out = os.open(os.devnull, os.O_WRONLY)
     kept = [(fd, os.dup(fd)) for fd in (1, 2)]
     for fd, _ in kept:

@@ -58,10 +58,10 @@ impl Client {
         let request = request
             .body(Full::new(body.into()))
             .map_err(|e| e.to_string())?;
-        self.sender
-            .send_request(request)
-            .await
-            .map_err(|e| format!("the request failed: {e}"))
+        let failed = |e| format!("the request failed: {e}");
+        // Without this the next request after an answer would be refused.
+        self.sender.ready().await.map_err(failed)?;
+        self.sender.send_request(request).await.map_err(failed)
     }
 
     /// Sends a request and gives the whole answer, which must be a success.

@@ -139,8 +139,8 @@ fn program() -> PathBuf {
 /// Logs go to standard error; `RUST_LOG` says how much.
 fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
-    let filter =
-        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,sandcell=info"));
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("warn,rmcp=error,sandcell=info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -82,9 +82,9 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
     let mut iov = [IoSliceMut::new(&mut bytes)];
     let received = loop {
         match recvmsg(socket, &mut iov, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => {}
-            // The other end died with unread packets.
-            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            // ECONNRESET is told once when the other end was closed with packets unread; what it sent
+            // before is still there.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             other => break other?,
         }
     };

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::mount::OpenTreeFlags;
@@ -21,8 +22,8 @@ use super::error::{Context, Error};
 use super::host_root::{HostRoots, tmpfs_takes_user_xattrs};
 use super::posture::Namespaces;
 use super::spec::{
-    BLOCK_IDS, FileWork, FromNursery, MIRROR_OWNER, NurserySetup, Reply, SandboxSpec, ToInit,
-    ToNursery,
+    BLOCK_IDS, FileWork, FromNursery, MIRROR_OWNER, NurseryRequest, NurserySetup, NurseryVerb,
+    Reply, SandboxSpec, ToInit,
 };
 use super::sys::{self, Fork, Image};
 
@@ -91,7 +92,7 @@ pub fn spawn_nursery(
             channel::send_json(ours.as_fd(), &NurserySetup {}, &[mirror.as_fd()])
                 .context("set the nursery up")?;
             let answer = channel::receive(ours.as_fd()).context("hear from the nursery")?;
-            read_answer(answer)?;
+            read_answer(answer, 0)?;
             Ok(SpawnedNursery {
                 socket: ours,
                 pidfd,
@@ -161,11 +162,14 @@ impl IdBlock {
     }
 }
 
-fn read_answer(packet: Option<Packet>) -> Result<Option<OwnedFd>, Error> {
+/// The answer to request `id`; `None` for one to an earlier request that was given up.
+fn read_answer(packet: Option<Packet>, id: u64) -> Result<Option<Option<OwnedFd>>, Error> {
     let packet = packet.ok_or_else(|| Error::Refused("the nursery died".into()))?;
-    match packet.decode().context("read the nursery's answer")? {
-        FromNursery::Done {} => Ok(packet.fds.into_iter().next()),
-        FromNursery::Failed { error } => Err(Error::Refused(error)),
+    let answer: FromNursery = packet.decode().context("read the nursery's answer")?;
+    match answer.error {
+        _ if answer.id != id => Ok(None),
+        None => Ok(Some(packet.fds.into_iter().next())),
+        Some(error) => Err(Error::Refused(error)),
     }
 }
 
@@ -173,6 +177,7 @@ fn read_answer(packet: Option<Packet>) -> Result<Option<OwnedFd>, Error> {
 #[derive(Debug)]
 pub struct Nursery {
     channel: Mutex<Channel>,
+    next_id: AtomicU64,
     process: Process,
     ids: IdBlock,
     roots: Option<HostRoots>,
@@ -183,6 +188,8 @@ impl Nursery {
     pub fn attach(spawned: SpawnedNursery) -> Result<Self, Error> {
         Ok(Self {
             channel: Mutex::new(Channel::new(spawned.socket).context("watch the nursery")?),
+            // 0 was the setup's.
+            next_id: AtomicU64::new(1),
             process: Process::new(spawned.pidfd)?,
             ids: spawned.ids,
             roots: spawned.roots,
@@ -213,7 +220,7 @@ impl Nursery {
         env: BTreeMap<String, String>,
     ) -> Result<Process, Error> {
         let pidfd = self
-            .ask(&ToNursery::Zygote { files, env }, &[socket.as_fd()])
+            .ask(NurseryVerb::Zygote { files, env }, &[socket.as_fd()])
             .await?;
         Process::new(pidfd)
     }
@@ -236,22 +243,31 @@ impl Nursery {
         let mut fds = vec![theirs.as_fd(), dir.as_fd()];
         fds.extend(mounts.iter().flatten().map(AsFd::as_fd));
         fds.extend(joins.iter().map(AsFd::as_fd));
-        let pidfd = self.ask(&ToNursery::Sandbox(spec), &fds).await?;
+        let pidfd = self.ask(NurseryVerb::Sandbox(spec), &fds).await?;
         drop(theirs);
         Init::ready(ours, pidfd).await
     }
 
-    async fn ask(&self, request: &ToNursery, fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, Error> {
+    /// May be given up at any point: ids keep a late answer from passing for the next one.
+    async fn ask(&self, verb: NurseryVerb, fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, Error> {
         let channel = self.channel.lock().await;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let exchange = async {
-            channel.send_json(request, fds).await?;
-            channel.receive().await
+            channel
+                .send_json(&NurseryRequest { id, verb }, fds)
+                .await
+                .context("ask the nursery")?;
+            loop {
+                let packet = channel.receive().await.context("hear from the nursery")?;
+                if let Some(pidfd) = read_answer(packet, id)? {
+                    return Ok(pidfd);
+                }
+            }
         };
-        let answer = timeout(SETUP_TIMEOUT, exchange)
+        timeout(SETUP_TIMEOUT, exchange)
             .await
-            .map_err(|_| Error::Refused("the nursery does not answer".into()))?
-            .context("ask the nursery")?;
-        read_answer(answer)?.ok_or_else(|| Error::Refused("the nursery sent no pidfd".into()))
+            .unwrap_or_else(|_| Err(Error::Refused("the nursery does not answer".into())))?
+            .ok_or_else(|| Error::Refused("the nursery sent no pidfd".into()))
     }
 }
 

@@ -21,7 +21,7 @@ use super::channel::{self, Packet};
 use super::error::{Context, Error};
 use super::rootfs::{DEVICES, MIRROR, STAGE, attach, bind, make_file, make_private, mount, pivot};
 use super::seccomp::Filters;
-use super::spec::{FromNursery, NurserySetup, SandboxSpec, ToNursery, USER_ID};
+use super::spec::{FromNursery, NurseryRequest, NurserySetup, NurseryVerb, SandboxSpec, USER_ID};
 use super::{init, sys};
 
 /// Directory that becomes the nursery's root: any that exists on every host.
@@ -50,10 +50,10 @@ fn run() -> Result<(), Error> {
     let Some(setup) = setup else { return Ok(()) };
     match set_up(setup) {
         Ok(nursery) => {
-            answer(control.as_fd(), Ok(None))?;
+            answer(control.as_fd(), 0, Ok(None))?;
             nursery.serve(control)
         }
-        Err(e) => answer(control.as_fd(), Err(e)),
+        Err(e) => answer(control.as_fd(), 0, Err(e)),
     }
 }
 
@@ -128,15 +128,16 @@ impl Nursery {
                 else {
                     return Ok(());
                 };
-                answer(control.as_fd(), self.handle(packet).map(Some))?;
+                let NurseryRequest { id, verb } = packet.decode().context("read a request")?;
+                answer(control.as_fd(), id, self.handle(verb, packet.fds).map(Some))?;
             }
         }
     }
 
-    fn handle(&self, packet: Packet) -> Result<OwnedFd, Error> {
-        match packet.decode().context("read a request")? {
-            ToNursery::Zygote { files, env } => start_zygote(&files, &env, packet.fds),
-            ToNursery::Sandbox(spec) => self.start_sandbox(&spec, packet.fds),
+    fn handle(&self, verb: NurseryVerb, fds: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
+        match verb {
+            NurseryVerb::Zygote { files, env } => start_zygote(&files, &env, fds),
+            NurseryVerb::Sandbox(spec) => self.start_sandbox(&spec, fds),
         }
     }
 
@@ -264,16 +265,15 @@ fn reap() {
     }
 }
 
-fn answer(control: BorrowedFd<'_>, result: Result<Option<OwnedFd>, Error>) -> Result<(), Error> {
-    let sent = match &result {
-        Ok(Some(pidfd)) => channel::send_json(control, &FromNursery::Done {}, &[pidfd.as_fd()]),
-        Ok(None) => channel::send_json(control, &FromNursery::Done {}, &[]),
-        Err(e) => {
-            let failed = FromNursery::Failed {
-                error: e.to_string(),
-            };
-            channel::send_json(control, &failed, &[])
-        }
+fn answer(
+    control: BorrowedFd<'_>,
+    id: u64,
+    result: Result<Option<OwnedFd>, Error>,
+) -> Result<(), Error> {
+    let (pidfd, error) = match result {
+        Ok(pidfd) => (pidfd, None),
+        Err(e) => (None, Some(e.to_string())),
     };
-    sent.context("answer the supervisor")
+    let fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
+    channel::send_json(control, &FromNursery { id, error }, &fds).context("answer the supervisor")
 }

@@ -34,8 +34,17 @@ pub struct NurserySetup {}
 
 /// To the nursery, after the setup was answered.
 #[derive(Debug, Serialize, Deserialize)]
+pub struct NurseryRequest {
+    /// Echoed in the answer: an answer that nobody waits for any more must not pass for the next.
+    pub id: u64,
+    /// What to do.
+    pub verb: NurseryVerb,
+}
+
+/// What the nursery does.
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum ToNursery {
+pub enum NurseryVerb {
     /// Start a zygote. Descriptors: `[0]` its socket.
     Zygote {
         /// Python sources by file name, put into a directory of their own.
@@ -49,17 +58,14 @@ pub enum ToNursery {
     Sandbox(SandboxSpec),
 }
 
-/// From the nursery, one answer to each request in order.
+/// From the nursery, one answer to each request in order. Where `error` is `None` the process
+/// exists and its pidfd comes with the packet; the setup (id 0) is answered without a descriptor.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub enum FromNursery {
-    /// The process exists; its pidfd comes with this packet. To the setup: without a descriptor.
-    Done {},
-    /// It does not.
-    Failed {
-        /// In words.
-        error: String,
-    },
+pub struct FromNursery {
+    /// As in the request.
+    pub id: u64,
+    /// What failed, in words.
+    pub error: Option<String>,
 }
 
 /// A sandbox, as init needs to know it.

@@ -231,6 +231,8 @@ impl Run<'_> {
         let mut err = Vec::with_capacity(PIPE_BYTES);
         loop {
             let running = matches!(phase, Phase::Running);
+            // What comes before `started` is late output of an earlier execution; it waits its turn.
+            let begun = self.execution_count > 0;
             let (tick, kill_at) = match phase {
                 Phase::Running => (deadline, deadline),
                 Phase::Interrupting { next, kill_at, .. } => (next.min(kill_at), kill_at),
@@ -256,12 +258,12 @@ impl Run<'_> {
                 () = interrupt.notified(), if running => {
                     self.begin_interrupt(&mut phase, kernel, Reason::Interrupt);
                 }
-                Ok(_) = kernel.stdout.read_buf(&mut out) => {
+                Ok(_) = kernel.stdout.read_buf(&mut out), if begun => {
                     let text = self.stdout.push(&out);
                     self.tell_text(Event::Stdout, text, kill_at).await;
                     if out.is_empty() { tokio::task::yield_now().await }
                 }
-                Ok(_) = kernel.stderr.read_buf(&mut err) => {
+                Ok(_) = kernel.stderr.read_buf(&mut err), if begun => {
                     let text = self.stderr.push(&err);
                     self.tell_text(Event::Stderr, text, kill_at).await;
                     if err.is_empty() { tokio::task::yield_now().await }
@@ -346,7 +348,9 @@ impl Run<'_> {
             // Of another execution or a second error: forged.
             _ => return,
         };
-        self.drain(kernel, Instant::now()).await;
+        if !matches!(event, Event::Started { .. }) {
+            self.drain(kernel, Instant::now()).await;
+        }
         self.tell(event, until).await;
     }
 

@@ -73,6 +73,8 @@ fn zygote_env() -> BTreeMap<String, String> {
         ("MKL_NUM_THREADS", "1"),
         ("NUMEXPR_NUM_THREADS", "1"),
         ("MALLOC_ARENA_MAX", "1"),
+        // Its memory is contiguous and can become huge pages, which halves a fork (sharing.py).
+        ("PYTHONMALLOC", "mimalloc"),
         ("MPLCONFIGDIR", "/tmp/matplotlib"),
     ] {
         env.insert(key.to_owned(), value.to_owned());

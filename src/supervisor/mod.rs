@@ -281,8 +281,9 @@ impl Supervisor {
         let sandbox = self
             .unlist(id)
             .ok_or_else(|| Error::sandbox_not_found(id))?;
+        // In a task of its own first: whoever asked may go away.
+        self.destroy_later(Arc::clone(&sandbox));
         sandbox.kill().await;
-        self.destroy_later(sandbox);
         Ok(())
     }
 
