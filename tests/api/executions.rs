@@ -1,0 +1,212 @@
+//! How executions end, and what they tell meanwhile.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::fixture::http::Request;
+use crate::fixture::{Service, shown};
+
+#[test]
+fn an_exception_is_an_outcome() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let outcome = sandbox.execute("def f():\n    raise ValueError('no 💥')\nprint('before')\nf()");
+    assert_eq!(outcome["outcome"], "error");
+    assert_eq!(outcome["state"], "kept");
+    assert_eq!(outcome["error"], "ValueError");
+    assert_eq!(outcome["error_value"], "no 💥");
+    assert_eq!(outcome["stdout"], "before\n");
+    let traceback = outcome["traceback"].as_str().expect("a traceback");
+    assert!(traceback.contains("line 2, in f") && traceback.contains("ValueError: no 💥"), "{traceback}");
+    for leaked in ["/run/sandcell", "_sandcell", "\u{1b}"] {
+        assert!(!traceback.contains(leaked), "{leaked}: {traceback}");
+    }
+    sandbox.assert_usable();
+}
+
+#[test]
+fn the_memory_limit_ends_the_kernel_and_the_next_execution_works() {
+    let service = Service::start();
+    let sandbox = service.create_with(&json!({ "memory_bytes": 256 << 20 }));
+    sandbox.execute("lost = 1\nopen('kept', 'w').write('x')");
+    let outcome = sandbox.execute("b = bytearray(512 << 20)\nprint('survived')");
+    assert_eq!(outcome["outcome"], "out_of_memory", "{}", shown(&outcome));
+    assert_eq!(outcome["error"], "out_of_memory");
+    assert_eq!(outcome["state"], "lost");
+    assert_eq!(outcome["usage"]["limits_hit"], json!(["memory"]));
+    assert_eq!(sandbox.execute("lost")["error"], "NameError");
+    assert_eq!(sandbox.stdout("print(open('kept').read())"), "x\n");
+    // The limit is what ended it: with more, the same code runs.
+    let larger = service.create_with(&json!({ "memory_bytes": 1024 << 20 }));
+    assert_eq!(larger.stdout("b = bytearray(512 << 20)\nprint('survived')"), "survived\n");
+}
+
+#[test]
+fn an_exit_of_the_process_is_told_with_its_code_and_the_next_execution_works() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let outcome = sandbox.execute("import os\nprint('last words')\nos._exit(3)");
+    assert_eq!(outcome["outcome"], "kernel_died", "{}", shown(&outcome));
+    assert_eq!(outcome["error"], "kernel_died");
+    assert_eq!(outcome["exit_code"], 3);
+    assert_eq!(outcome["signal"], Value::Null);
+    assert_eq!(outcome["state"], "lost");
+    assert_eq!(outcome["stdout"], "last words\n");
+    sandbox.assert_usable();
+}
+
+#[test]
+fn a_segmentation_fault_is_told_with_its_signal_and_the_next_execution_works() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let outcome = sandbox.execute("import ctypes\nctypes.string_at(0)");
+    assert_eq!(outcome["outcome"], "kernel_died", "{}", shown(&outcome));
+    assert_eq!(outcome["signal"], 11);
+    assert_eq!(outcome["state"], "lost");
+    let stderr = outcome["stderr"].as_str().expect("a text");
+    assert!(stderr.contains("Segmentation fault"), "where it was is told: {stderr}");
+    sandbox.assert_usable();
+}
+
+#[test]
+fn sys_exit_is_an_outcome_and_keeps_the_state() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let outcome = sandbox.execute("x = 5\nimport sys\nsys.exit(3)");
+    assert_eq!(outcome["outcome"], "error", "{}", shown(&outcome));
+    assert_eq!(outcome["error"], "SystemExit");
+    assert_eq!(outcome["error_value"], "3");
+    assert_eq!(sandbox.stdout("print(x)"), "5\n");
+}
+
+#[test]
+fn a_timeout_interrupts_the_code_and_keeps_its_state() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let begun = Instant::now();
+    let outcome = sandbox.execute_within(1.0, "x = 7\nprint('begun')\nwhile True: pass");
+    assert_eq!(outcome["outcome"], "timeout", "{}", shown(&outcome));
+    assert_eq!(outcome["state"], "kept");
+    assert_eq!(outcome["stdout"], "begun\n");
+    assert_eq!(outcome["usage"]["limits_hit"], json!(["time"]));
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(sandbox.stdout("print(x)"), "7\n");
+}
+
+#[test]
+fn events_come_as_lines_while_the_code_runs() {
+    let service = Service::start();
+    let sandbox = service.create();
+    // The second half waits for a file that is made once the first half was read.
+    let code = "import os, sys, time\n\
+                print('one ✓', flush=True)\n\
+                while not os.path.exists('go'): time.sleep(0.01)\n\
+                print('two', file=sys.stderr, flush=True)\n\
+                6 * 7";
+    let mut events = sandbox.stream(code);
+    assert_eq!(events.status, 200);
+    assert_eq!(events.event().expect("a start"), json!({ "type": "started", "execution_count": 1 }));
+    assert_eq!(events.event().expect("output"), json!({ "type": "stdout", "text": "one ✓\n" }));
+    sandbox.upload("go", b"").ok();
+    assert_eq!(events.event().expect("output"), json!({ "type": "stderr", "text": "two\n" }));
+    let result = events.event().expect("a result");
+    assert_eq!((&result["type"], &result["data"]["text/plain"]), (&json!("result"), &json!("42")));
+    let ended = events.event().expect("an end");
+    assert_eq!(ended["type"], "ended");
+    assert_eq!(ended["outcome"], "ok");
+    assert!(events.event().is_none(), "nothing follows the end");
+}
+
+#[test]
+fn lines_are_sent_to_whoever_accepts_them() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let path = sandbox.path("execute");
+    let headers: &[_] = &[("Accept", "text/html, application/x-ndjson;q=0.5")];
+    let request = Request { method: "POST", path: &path, headers, body: b"1/0" };
+    let answer = service.send(&request).ok();
+    assert_eq!(answer.header("content-type"), Some("application/x-ndjson"));
+    let text = answer.text();
+    let kinds: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["type"].clone())
+        .collect();
+    assert_eq!(kinds, ["started", "error", "ended"]);
+}
+
+#[test]
+fn executions_of_one_sandbox_run_one_after_the_other() {
+    let service = Service::start();
+    let sandbox = service.create();
+    sandbox.execute("log = []");
+    let code = "import time\nlog.append('in')\ntime.sleep(0.05)\nlog.append('out')";
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| assert_eq!(sandbox.execute(code)["outcome"], "ok"));
+        }
+    });
+    assert_eq!(sandbox.stdout("print(log == ['in', 'out'] * 6)"), "True\n");
+}
+
+#[test]
+fn a_full_queue_refuses_more_and_says_when_to_come_again() {
+    let service = Service::with_config("limits.queue = 1");
+    let sandbox = service.create();
+    let mut running = sandbox.stream("import time\nprint('begun', flush=True)\ntime.sleep(60)");
+    while running.event().expect("code that prints")["type"] != "stdout" {}
+    // One may wait; of two more at most one does.
+    let refused = thread::scope(|scope| {
+        let ask = || {
+            let begun = service.begin(&Request {
+                method: "POST",
+                path: &sandbox.path("execute"),
+                headers: &[("Accept", "application/x-ndjson")],
+                body: b"1",
+            });
+            (begun.status, begun.finish())
+        };
+        let others: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
+        crate::fixture::host::wait_until("two are refused", Duration::from_secs(20), || {
+            others.iter().filter(|o| o.is_finished()).count() >= 2
+        });
+        drop(running);
+        let answers = others.into_iter().map(|o| o.join().expect("no panic"));
+        answers.filter(|(status, _)| *status == 429).map(|(_, a)| a.expect("an answer")).collect::<Vec<_>>()
+    });
+    assert_eq!(refused.len(), 2);
+    for answer in refused {
+        answer.refused(429, "queue_full");
+        assert!(answer.header("retry-after").is_some());
+    }
+    sandbox.assert_usable();
+}
+
+#[test]
+fn variables_of_the_sandbox_and_of_one_execution() {
+    let service = Service::start();
+    let sandbox = service.create_with(&json!({ "env": { "A": "of the sandbox", "B": "é\n" } }));
+    let code = "import os\nprint(os.environ.get('A'), repr(os.environ.get('B')), os.environ.get('C'))";
+    assert_eq!(sandbox.stdout(code), "of the sandbox 'é\\n' None\n");
+    let once = sandbox.execute_json(&json!({ "code": code, "env": { "A": "once", "C": "c" } }));
+    assert_eq!(once["stdout"], "once 'é\\n' c\n");
+    assert_eq!(sandbox.stdout(code), "of the sandbox 'é\\n' None\n");
+    let inherited = sandbox.command_json(&json!({ "command": "echo $A $C", "env": { "C": "mine" } }));
+    assert_eq!(inherited["stdout"], "of the sandbox mine\n");
+}
+
+#[test]
+fn usage_is_measured() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let outcome = sandbox.execute("import time\nt = time.process_time()\nwhile time.process_time() - t < 0.2: pass");
+    let usage = &outcome["usage"];
+    let number = |key: &str| usage[key].as_f64().unwrap_or_else(|| panic!("{key}: {usage}"));
+    assert!(number("wall_seconds") >= 0.2, "{usage}");
+    assert!((0.15..2.0).contains(&(number("cpu_user_seconds") + number("cpu_system_seconds"))), "{usage}");
+    assert!(number("peak_memory_bytes") > 1e6, "{usage}");
+    assert_eq!(usage["processes"], 1, "{usage}");
+    assert_eq!(usage["limits_hit"], json!([]));
+}

@@ -1,0 +1,14 @@
+//! The REST interface over a real service: what the seed's README shows, and every bad input.
+
+#[path = "../fixture/mod.rs"]
+mod fixture;
+
+mod access;
+mod bad_input;
+mod closing;
+mod commands;
+mod executions;
+mod files;
+mod flows;
+mod kernel_cases;
+mod picture;
