@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+/// A sandbox with less memory could not start a kernel.
+pub const MIN_MEMORY_BYTES: u64 = 64 * MIB;
 const MIB: u64 = 1024 * 1024;
 
 /// The whole configuration.
@@ -120,6 +122,51 @@ impl Config {
         toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
 
+    /// Refuses values that nothing could run with.
+    ///
+    /// # Errors
+    /// Names the key, and what would be right.
+    pub fn check(&self) -> Result<(), String> {
+        let limits = &self.limits;
+        let at_most = [
+            ("memory_bytes", limits.memory_bytes, limits.max_memory_bytes),
+            ("processes", limits.processes, limits.max_processes),
+            ("disk_bytes", limits.disk_bytes, limits.max_disk_bytes),
+            (
+                "timeout_seconds",
+                limits.timeout_seconds,
+                limits.max_timeout_seconds,
+            ),
+            (
+                "lease_seconds",
+                limits.lease_seconds,
+                limits.max_lease_seconds,
+            ),
+        ];
+        for (key, value, most) in at_most {
+            if value == 0 || value > most {
+                return Err(format!(
+                    "limits.{key} must be 1 to limits.max_{key} ({most})"
+                ));
+            }
+        }
+        if limits.memory_bytes < MIN_MEMORY_BYTES {
+            return Err(format!(
+                "limits.memory_bytes must be {MIN_MEMORY_BYTES} or more"
+            ));
+        }
+        if !(limits.cpus > 0.0 && limits.cpus <= limits.max_cpus) {
+            return Err(format!(
+                "limits.cpus must be above 0 and at most limits.max_cpus ({})",
+                limits.max_cpus
+            ));
+        }
+        if self.service.pool > self.service.max_sandboxes {
+            return Err("service.pool must be at most service.max_sandboxes".into());
+        }
+        Ok(())
+    }
+
     /// Where mirrors are kept.
     pub fn mirrors_dir(&self) -> PathBuf {
         self.mirrors_dir
@@ -193,5 +240,26 @@ impl Default for Service {
                 .map(String::from)
                 .to_vec(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_right_and_unknown_keys_are_named() {
+        assert_eq!(Config::default().check(), Ok(()));
+        let error = toml::from_str::<Config>("[limits]\nmemory = 1")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("memory"), "{error}");
+    }
+
+    #[test]
+    fn a_default_above_its_maximum_is_refused_by_name() {
+        let mut config = Config::default();
+        config.limits.processes = config.limits.max_processes + 1;
+        assert!(config.check().unwrap_err().contains("limits.processes"));
     }
 }

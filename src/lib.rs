@@ -1,4 +1,50 @@
 //! sandcell: warm, isolated, stateful Python sandboxes on bare Linux.
+//!
+//! # Processes
+//!
+//! ```text
+//! supervisor   host root, tokio. HTTP and MCP, leases, pool, cgroups. Runs no sandbox code.
+//! └─ nursery   PID 1 of an outer PID namespace in an outer user namespace; single-threaded; clones
+//!    │         inits, starts the zygote. When it dies, the kernel kills everything below.
+//!    ├─ zygote Python with everything imported, in the mirror, read-only, no network. Forks kernels.
+//!    └─ sandbox (user, pid, mnt, net, uts, ipc, cgroup namespaces; a host uid of its own)
+//!       ├─ init      PID 1 inside, forked from the nursery. Reaps, starts commands and file work.
+//!       ├─ kernel    forked from the zygote into the sandbox: IPython, the user's code
+//!       ├─ commands  children of init with the user's identity
+//!       └─ file work children of init with the user's identity; files are passed up as descriptors
+//! ```
+//!
+//! # Who speaks with whom
+//!
+//! | pair | carried by | trusted |
+//! |---|---|---|
+//! | supervisor – nursery | `SOCK_SEQPACKET`, JSON, descriptors ([`isolation::spec`]) | yes |
+//! | supervisor – zygote | the same ([`kernel::protocol`]) | yes: it never runs user code |
+//! | supervisor – init | the same, a reply socket for each request | yes |
+//! | supervisor – kernel | stream socket, framed JSON, and two pipes | no |
+//! | supervisor – file work, command | reply socket, pipes | no |
+//!
+//! # Invariants
+//!
+//! - A sandbox has every protection or does not start; what a process did to lock itself down is
+//!   checked from outside ([`isolation::posture`]) before it is given code.
+//! - The host never resolves a path inside a sandbox: it gets descriptors, and looks at those only.
+//! - What comes from inside has a length limit that is checked before memory is taken, and a forged
+//!   message harms the sandbox that forged it.
+//! - User code has a host uid that no other live sandbox has, no capability, no way to get one, and
+//!   no network but its own loopback.
+//! - The mirror is read-only and content-addressed while any sandbox uses it.
+//! - Nothing inside outlives the supervisor. What the kernel keeps after a `kill -9` (cgroups) the
+//!   next start removes; mounts live in namespaces that died.
+//! - Every limit has a name in [`config`].
+//!
+//! Deliberately absent: a daemon beside the service, a network bridge, a container image, a mount
+//! on the host, a set-uid helper, and configuration that weakens isolation.
+//!
+//! # Where things are
+//!
+//! [`api`] decodes, calls one verb of the [`supervisor`], encodes. The supervisor uses
+//! [`isolation`], [`kernel`] and [`mirror`]; nothing calls upward. [`cli`] is the command line.
 
 pub mod api;
 pub mod cli;

@@ -4,6 +4,7 @@ SIGINT reaches the kernel only, not what it started, as it would from a terminal
 a process group, which is ended when an exception comes out of the wait.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,8 @@ def run(command, write=None):
     process = subprocess.Popen([_SHELL, "-c", command], process_group=0,
                                stdin=subprocess.DEVNULL, stdout=pipe,
                                stderr=None if write is None else subprocess.STDOUT)
+    # Popen.wait() would give the command a quarter of a second to notice a SIGINT it did not get.
+    process._sigint_wait_secs = 0
     try:
         if write is not None:
             with process.stdout:
@@ -37,12 +40,13 @@ def system(command):
 
 
 def _end(process):
-    for number in (signal.SIGINT, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(timeout=_GRACE_SECONDS)
-            return
-        except subprocess.TimeoutExpired:
-            continue
-        except ProcessLookupError:
-            return
+    try:
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(timeout=_GRACE_SECONDS)
+    except (subprocess.TimeoutExpired, ProcessLookupError):
+        pass
+    finally:
+        # Also what the command left in its group; and whatever interrupts the wait above.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -11,32 +11,49 @@ What a figure's life looks like to the code that draws it:
 
 import sys
 
-import matplotlib.pyplot as pyplot
 from IPython import get_ipython
 from IPython.core.pylabtools import select_figure_formats
 from IPython.display import display
-from matplotlib import font_manager  # noqa: F401 (for warm.py)
-from matplotlib._pylab_helpers import Gcf
-from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas  # noqa: F401 (backend)
-from matplotlib.figure import Figure
-from matplotlib_inline.config import InlineBackend
 
 BACKEND = "module://_sandcell.figures"
 
 # Names by which code asks for "no window, please": that is what this backend is.
 _SAME = {"agg", "inline", "module://matplotlib_inline.backend_inline", BACKEND.lower()}
 
-_switch_backend = pyplot.switch_backend
-_savefig = pyplot.savefig
-_gcf = pyplot.gcf
+# Of matplotlib, set by install(): it may be imported late, or never.
+pyplot = Gcf = Figure = FigureCanvas = None
+_switch_backend = _savefig = _gcf = None
 
 _last_shown = None
 _displayed = set()
 
 
+def install(imported_pyplot):
+    """Makes pyplot draw here. For imports.watch()."""
+    global pyplot, Gcf, Figure, FigureCanvas, _switch_backend, _savefig, _gcf
+    from matplotlib._pylab_helpers import Gcf
+    from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas
+    from matplotlib.figure import Figure
+    from matplotlib_inline.config import InlineBackend
+    pyplot = imported_pyplot
+    _switch_backend, _savefig, _gcf = pyplot.switch_backend, pyplot.savefig, pyplot.gcf
+    for function in (switch_backend, savefig, gcf):
+        function.__doc__ = getattr(pyplot, function.__name__).__doc__
+        setattr(pyplot, function.__name__, function)
+    pyplot.switch_backend(BACKEND)
+    # `%config InlineBackend.figure_format = "svg"` and set_matplotlib_formats() work as in notebooks.
+    shell = get_ipython()
+    settings = InlineBackend.instance(parent=shell)
+    settings.shell = shell
+    shell.configurables.append(settings)
+    select_figure_formats(shell, settings.figure_formats, **settings.print_figure_kwargs)
+
+
 def show(*args, **kwargs):
     """Shows all open figures; `pyplot.show()` calls it."""
     global _last_shown
+    if pyplot is None:
+        return
     managers = Gcf.get_all_fig_managers()
     displayed = set(_displayed)
     # Detached first: a figure that cannot be drawn must not come again at the end.
@@ -53,17 +70,22 @@ def show(*args, **kwargs):
 
 def note_displayed(value):
     """The value of a last expression, or of `display()`, need not be shown again at the end."""
-    if isinstance(value, Figure):
-        global _last_shown
+    global _last_shown
+    if pyplot is not None and isinstance(value, Figure):
         _last_shown = value
         _displayed.add(id(value))
 
 
 def forget():
+    """After the zygote's rehearsal."""
     global _last_shown
     _last_shown = None
-    Gcf.figs.clear()
     _displayed.clear()
+    if pyplot is not None:
+        Gcf.figs.clear()
+        # matplotlib empties this cache in a forked child, which dirties half a megabyte there.
+        from matplotlib import font_manager
+        font_manager._get_font.cache_clear()
 
 
 def switch_backend(newbackend):
@@ -86,16 +108,3 @@ def gcf():
         if shell is not None and sys._getframe(1).f_globals is shell.user_ns:
             return _last_shown
     return _gcf()
-
-
-def install(shell):
-    for name, function in (("switch_backend", switch_backend), ("savefig", savefig),
-                           ("gcf", gcf)):
-        function.__doc__ = getattr(pyplot, name).__doc__
-        setattr(pyplot, name, function)
-    pyplot.switch_backend(BACKEND)
-    # `%config InlineBackend.figure_format = "svg"` and set_matplotlib_formats() work as in notebooks.
-    settings = InlineBackend.instance(parent=shell)
-    settings.shell = shell
-    shell.configurables.append(settings)
-    select_figure_formats(shell, settings.figure_formats, **settings.print_figure_kwargs)

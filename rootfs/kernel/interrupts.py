@@ -2,8 +2,8 @@
 
 A Python signal handler runs between two bytecodes of the main thread, whichever they are. Ours
 raises only while `running` is set; handlers that user code installed may raise at any time. So while
-the kernel itself works or waits, the main thread blocks every signal, and what arrives then is
-swallowed or delivered at the next execution's start, before its code.
+the kernel itself works or waits, the main thread blocks every signal. What is pending when an
+execution starts is swallowed; what comes once `started` was sent interrupts it.
 """
 
 import signal
@@ -38,15 +38,21 @@ class Interrupts:
             except BaseException:
                 continue
 
-    def run(self, function, *args):
-        """Calls user code with signals delivered. Returns its value and what it raised."""
+    def forget(self):
+        """Swallows what came while no code ran: a late SIGINT, an alarm of an earlier execution."""
         try:
             pthread_sigmask(SIG_SETMASK, ())
         except BaseException:
-            pass  # a handler of an alarm that was due before: nobody to tell
+            pass
+        self.hold()
+
+    def run(self, function, *args):
+        """Calls user code with signals delivered, those too that came since they were forgotten.
+        Returns its value and what it raised."""
         value = None
         try:
             self.running = True
+            pthread_sigmask(SIG_SETMASK, ())
             value = function(*args)
             self.running = False
             raised = None

@@ -7,15 +7,15 @@ import os
 import sys
 from itertools import islice
 
-from _sandcell import commands, files, lockdown, shell, streams, tracebacks
+from _sandcell import commands, figures, files, imports, lockdown, shell, streams, tracebacks
 from _sandcell.channel import Channel, encode
 from _sandcell.execution import Execution
 from _sandcell.interrupts import Interrupts
 
 # What programs that the code starts, and libraries that it imports, should find set.
 ENVIRONMENT = {
-    # A MIME bundle and a page that loads its script by itself; the default one is of 5 MB.
-    "PLOTLY_RENDERER": "plotly_mimetype+notebook_connected",
+    # A MIME bundle with a page that works by itself and loads its script; others hold all 5 MB of it.
+    "PLOTLY_RENDERER": "plotly_mimetype+colab",
 }
 
 
@@ -27,6 +27,7 @@ class Kernel:
         self.interrupts = Interrupts()
         self.streams = streams.Streams()
         self.shell = shell.make()
+        imports.watch("matplotlib.pyplot", figures.install)
         # A crash in C prints where Python was, on descriptor 2, before the signal ends the process.
         faulthandler.enable(2)
         builtins.input = _no_input
@@ -39,9 +40,8 @@ class Kernel:
         self.interrupts.hold()
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        if "_sandcell.figures" in sys.modules:
-            # Ours is chosen already; programs that the code starts draw for files only.
-            os.environ["MPLBACKEND"] = "agg"
+        # Ours is chosen without it; programs that the code starts draw for files only.
+        os.environ["MPLBACKEND"] = "agg"
         self.finders_of_base = len(sys.path_importer_cache)
         self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)
@@ -66,6 +66,7 @@ class Kernel:
         execution = Execution(self.channel, self.interrupts, request)
         self.streams.restore()
         count = self.shell.execution_count
+        self.interrupts.forget()
         execution.started(count)
         before = files.Snapshot(lockdown.HOME)
         self.look_again_for_modules()
@@ -109,19 +110,19 @@ class Kernel:
         """Runs as user code: may be interrupted anywhere."""
         self.set_environment(request["env"])
         error = self.shell.run(request["code"])
-        if (figures := sys.modules.get("_sandcell.figures")) and self.channel_is_ours():
+        if self.channel is None or self.channel.owned():
             figures.show()
         return error
 
-    def channel_is_ours(self):
-        return self.channel is None or self.channel.owned()
-
     def describe(self, error, max_bytes):
-        # Formatting calls the exception's own __str__, which is user code.
+        # Formatting calls the exception's own __str__, which is user code; what is pending now was
+        # meant for the code that has ended.
+        self.interrupts.forget()
         described, raised = self.interrupts.run(tracebacks.describe, error, max_bytes)
         if raised is not None:
-            name = type(error).__name__
-            described = name, "", f"{name} (no traceback: {type(raised).__name__} in its place)"
+            name = tracebacks.class_name(error)
+            instead = tracebacks.class_name(raised)
+            described = name, "", f"{name} (no traceback: {instead} in its place)"
         return described
 
     def tidy(self, saved):

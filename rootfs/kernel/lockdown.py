@@ -19,8 +19,7 @@ HOME = "/home/user"
 USER_ID = 1000
 
 # The control socket and the copies of the output pipes live this high, where user code that closes
-# "all" descriptors (0 to 255 as a rule) does not meet them, and low enough that the descriptor
-# table stays one page of pointers.
+# "all" descriptors (0 to 255 as a rule) does not meet them, and low enough for a table of 1024.
 HIGH_FD = 1000
 
 PR_SET_DUMPABLE = 4

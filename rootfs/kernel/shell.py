@@ -16,7 +16,7 @@ from IPython.utils.text import LSString, SList
 from traitlets import Type, default
 from traitlets.config import Config
 
-from _sandcell import commands
+from _sandcell import commands, figures
 
 
 class Compiler(CachingCompiler):
@@ -77,8 +77,7 @@ class Publisher(DisplayPublisher):
 
 class Formatter(DisplayFormatter):
     def format(self, obj, include=None, exclude=None):
-        if figures := sys.modules.get("_sandcell.figures"):
-            figures.note_displayed(obj)
+        figures.note_displayed(obj)
         data, metadata = super().format(obj, include, exclude)
         if "image/png" in data:
             data.pop("image/jpeg", None)  # Pillow gives every picture as both
@@ -140,10 +139,9 @@ class Shell(InteractiveShell):
 
     def enable_matplotlib(self, gui=None):
         # `%matplotlib inline`: figures are shown as it is.
-        if figures := sys.modules.get("_sandcell.figures"):
-            figures.pyplot.switch_backend(gui or "inline")
-            return gui, figures.BACKEND
-        return super().enable_matplotlib(gui)
+        import matplotlib.pyplot
+        matplotlib.pyplot.switch_backend(gui or "inline")
+        return gui, figures.BACKEND
 
     # -- running code
 
@@ -171,8 +169,7 @@ class Shell(InteractiveShell):
     def run_cell(self, *args, **kwargs):
         """Code within an execution: what `%%capture` runs must show its figures there."""
         result = super().run_cell(*args, **kwargs)
-        if figures := sys.modules.get("_sandcell.figures"):
-            figures.show()
+        figures.show()
         return result
 
     async def run_code(self, code_obj, result=None, *, async_=False):

@@ -54,6 +54,7 @@ class Streams:
         """Undoes what the last execution did to the streams and their descriptors."""
         for fd, copy in self.copies.items():
             os.dup2(copy, fd)
+            os.set_blocking(fd, True)  # asyncio's pipes are not, and copies share it
         self.open()
 
     def flush(self):

@@ -11,9 +11,17 @@ _HIDDEN = (os.path.dirname(IPython.__file__) + os.sep, os.path.dirname(__file__)
 _MAX_CHAIN = 1000
 
 
+# The name itself, whatever a metaclass says it is.
+_name_of = type.__dict__["__name__"].__get__
+
+
+def class_name(error):
+    return _name_of(type(error))
+
+
 def describe(error, max_bytes):
     """Name, value and traceback of an exception."""
-    name = type(error).__name__
+    name = class_name(error)
     try:
         value = str(error)
     except KeyboardInterrupt:

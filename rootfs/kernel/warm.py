@@ -9,7 +9,7 @@ import signal
 import sys
 import types
 
-from _sandcell import reseed
+from _sandcell import execution, figures, reseed
 
 # Where the mirror keeps matplotlib's settings and its list of fonts.
 MATPLOTLIB = "/opt/sandcell/matplotlib"
@@ -43,7 +43,6 @@ class _Discard:
         self.shown = []
 
     def result(self, kind, data, metadata=None, display_id=None):
-        from _sandcell import execution
         execution._jsonable_bundle(data)
 
     def clear_output(self, wait):
@@ -64,9 +63,6 @@ def up(kernel, preload):
                 importlib.import_module(name)
             except Exception as error:
                 failed.append(f"{name}: {type(error).__name__}: {error}")
-    if "matplotlib.pyplot" in sys.modules:
-        from _sandcell import figures
-        figures.install(shell)
     _rehearse(kernel)
     reseed.bind()
     return failed
@@ -116,9 +112,6 @@ def _rehearse(kernel):
     shell.compile._filename_map.clear()
     for name in [name for name in linecache.cache if name.startswith("<")]:
         del linecache.cache[name]
-    if figures := sys.modules.get("_sandcell.figures"):
-        figures.forget()
-        # matplotlib empties this cache in a forked child, which dirties half a megabyte there.
-        figures.font_manager._get_font.cache_clear()
+    figures.forget()
     # An execution leaves signals blocked, as a kernel wants them while it waits.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

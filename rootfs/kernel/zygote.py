@@ -78,9 +78,9 @@ class Zygote:
         self.filters = [lockdown.Filter(text) for text in request["filters"]]
         self.kernel = kernel.Kernel()
         failed = warm.up(self.kernel, request["preload"])
-        threads = os.listdir("/proc/self/task")
+        threads = thread_names()
         if len(threads) != 1:
-            raise RuntimeError(f"{len(threads)} threads after warm-up, only one may run")
+            raise RuntimeError(f"only one thread may run after the imports, there are {threads}")
         sharing.freeze()
         version = "%d.%d.%d" % sys.version_info[:3]
         self.send({"type": "ready", "protocol": PROTOCOL, "python": version,
@@ -186,6 +186,14 @@ class Zygote:
     def send(self, message, *fds):
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.socket.sendmsg([json.dumps(message).encode()], rights)
+
+
+def thread_names():
+    names = []
+    for thread in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/comm") as file:
+            names.append(file.read().strip())
+    return names
 
 
 def main():

@@ -6,7 +6,7 @@ use rmcp::schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::wire::{Cost, TouchedFile, mark_dropped};
+use super::wire::{Cost, TouchedFile};
 use crate::supervisor::{
     Ended, Ending, Event, Execution, KernelState, PythonError, ResultKind, RichResult,
 };
@@ -135,8 +135,8 @@ impl Gathered {
         let truncated = was_truncated(&ended);
         let bundles = self.displays.into_iter().enumerate();
         Outcome {
-            stdout: mark_dropped(self.stdout, ended.stdout_dropped_bytes),
-            stderr: mark_dropped(self.stderr, ended.stderr_dropped_bytes),
+            stdout: self.stdout,
+            stderr: self.stderr,
             verdict: Verdict::new(&ended, self.error),
             results: bundles.flat_map(|(n, shown)| entries(n, shown)).collect(),
             execution_count: ended.execution_count,
@@ -454,7 +454,7 @@ mod tests {
         };
         ended.stdout_dropped_bytes = 7;
         let cut = outcome([Event::Stdout("x".into()), Event::Ended(ended)]);
-        assert_eq!(cut.stdout, "x\n[7 more bytes of output were dropped]");
+        assert_eq!(cut.stdout, "x");
         assert!(cut.truncated);
     }
 }

@@ -218,8 +218,8 @@ impl From<CommandOutcome> for CommandAnswer {
     fn from(outcome: CommandOutcome) -> Self {
         let dropped = [outcome.stdout_dropped_bytes, outcome.stderr_dropped_bytes];
         Self {
-            stdout: mark_dropped(outcome.stdout, dropped[0]),
-            stderr: mark_dropped(outcome.stderr, dropped[1]),
+            stdout: outcome.stdout,
+            stderr: outcome.stderr,
             exit_code: outcome.exit_code,
             timed_out: outcome.timed_out,
             out_of_memory: outcome.out_of_memory,
@@ -227,17 +227,6 @@ impl From<CommandOutcome> for CommandAnswer {
             wall_seconds: outcome.wall.as_secs_f64(),
         }
     }
-}
-
-/// Ends over-long output with a marker.
-pub(crate) fn mark_dropped(mut text: String, dropped_bytes: u64) -> String {
-    if dropped_bytes > 0 {
-        let _ = write!(
-            text,
-            "\n[{dropped_bytes} more bytes of output were dropped]"
-        );
-    }
-    text
 }
 
 /// A file of the working directory.

@@ -38,10 +38,27 @@ pub fn main(common: &Common, args: &ServeArgs) -> Result<ExitCode, String> {
         config.service.pool = pool;
     }
     crate::api::check_exposure(&config).map_err(|e| e.to_string())?;
+    config.check()?;
+    raise_descriptor_limit();
     let mirror = super::base_mirror(&config)?;
     let prepared =
         Prepared::new(config, &super::program(), mirror.root()).map_err(|e| e.to_string())?;
     super::runtime()?.block_on(serve(prepared))
+}
+
+/// A sandbox takes six descriptors; the soft limit is often 1024 for the sake of select(2).
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    if let Err(e) = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    ) {
+        tracing::warn!("failed to raise the limit of descriptors: {e}");
+    }
 }
 
 async fn serve(prepared: Prepared) -> Result<ExitCode, String> {
@@ -79,8 +96,9 @@ async fn listen_until(supervisor: &Supervisor, stop: &mut Stop) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// SIGINT and SIGTERM.
+/// SIGINT, SIGTERM, and SIGHUP of a terminal that was closed.
 struct Stop {
+    hangup: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
 }
@@ -89,6 +107,7 @@ impl Stop {
     fn new() -> Result<Self, String> {
         let watch = |kind| signal(kind).map_err(|e| format!("failed to watch signals: {e}"));
         Ok(Self {
+            hangup: watch(SignalKind::hangup())?,
             interrupt: watch(SignalKind::interrupt())?,
             terminate: watch(SignalKind::terminate())?,
         })
@@ -96,6 +115,7 @@ impl Stop {
 
     async fn asked(&mut self) {
         tokio::select! {
+            _ = self.hangup.recv() => {}
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }

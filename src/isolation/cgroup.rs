@@ -26,8 +26,6 @@ use super::spec::MIRROR_OWNER;
 const TOP: &str = "sandcell";
 /// Period of the CPU quota: the kernel's default (cgroup v2 documentation, cpu.max).
 const CPU_PERIOD_US: u64 = 100_000;
-/// `memory.max` and the like are refused below this: nothing could run.
-pub const MIN_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Where the controllers are.
 #[derive(Debug, Clone, PartialEq, Eq)]

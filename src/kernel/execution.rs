@@ -16,17 +16,15 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::handle::{Kernel, LEAF};
-use super::output::Output;
+use super::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, ToKernel};
 use crate::isolation::cgroup::SandboxCgroup;
 use crate::supervisor::types::{Ending, Event, PythonError, RichResult};
 
-/// Read at once from a pipe, whose kernel buffer holds as much.
-const PIPE_BYTES: usize = 64 * 1024;
 /// SIGINT is sent again until the code ends: the first may have hit an `except` clause.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(250);
-/// After the kernel's end its pipes are read for so long at most, should someone else hold them.
-const DRAIN_TIME: Duration = Duration::from_millis(500);
+/// A reader of events that takes nothing for so long is not waited for any more at the end.
+const TELL_TIME: Duration = Duration::from_secs(5);
 
 /// Limits and inputs of an execution.
 #[derive(Debug)]
@@ -157,17 +155,17 @@ pub async fn run(
             finish.files_truncated = files_truncated || files.len() > request.files;
             finish.files = files;
             finish.files.truncate(request.files);
-            run.drain(kernel, Instant::now()).await;
+            run.drain(kernel).await;
         }
         End::Killed(reason) => {
             end_kernel(kernel, cgroup).await;
-            run.drain(kernel, Instant::now() + DRAIN_TIME).await;
+            run.drain(kernel).await;
             finish.kernel_alive = false;
             finish.ending = reason.ending();
         }
         End::Died => {
             end_kernel(kernel, cgroup).await;
-            run.drain(kernel, Instant::now() + DRAIN_TIME).await;
+            run.drain(kernel).await;
             finish.kernel_alive = false;
             let exit = kernel.exit().await;
             let killed =
@@ -349,41 +347,27 @@ impl Run<'_> {
             _ => return,
         };
         if !matches!(event, Event::Started { .. }) {
-            self.drain(kernel, Instant::now()).await;
+            self.drain(kernel).await;
         }
         self.tell(event, until).await;
     }
 
-    /// Reads what is in the pipes now, and on until they end or `until` has passed.
-    async fn drain(&mut self, kernel: &mut Kernel, until: Instant) {
-        let mut buffer = Vec::with_capacity(PIPE_BYTES);
-        let patience = until + DRAIN_TIME;
+    /// Tells what is in the pipes now. The end of what came before a frame is there when the frame
+    /// is; someone who goes on writing must not keep an ended execution open.
+    async fn drain(&mut self, kernel: &mut Kernel) {
+        let soon = Instant::now() + TELL_TIME;
         for stream in [Stream::Stdout, Stream::Stderr] {
+            let mut left = PIPE_MOST_BYTES;
             loop {
-                buffer.clear();
-                let pipe = stream.of(kernel);
-                let read = match pipe.try_read_buf(&mut buffer) {
-                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                        let more = tokio::time::timeout_at(until, pipe.readable()).await;
-                        if matches!(more, Ok(Ok(()))) && Instant::now() < until {
-                            continue;
-                        } else {
-                            break;
-                        }
-                    }
-                    other => other.unwrap_or(0),
-                };
-                if read == 0 {
-                    break;
-                }
+                let bytes = read_now(stream.of(kernel));
+                left = left.saturating_sub(bytes.len());
                 let (output, kind): (_, fn(String) -> Event) = match stream {
                     Stream::Stdout => (&mut self.stdout, Event::Stdout),
                     Stream::Stderr => (&mut self.stderr, Event::Stderr),
                 };
-                let text = output.push(&buffer);
-                self.tell_text(kind, text, patience).await;
-                // Someone who writes without end must not keep an ended execution open.
-                if Instant::now() >= patience {
+                let text = output.push(&bytes);
+                self.tell_text(kind, text, soon).await;
+                if bytes.is_empty() || left == 0 {
                     break;
                 }
             }
@@ -391,7 +375,7 @@ impl Run<'_> {
     }
 
     async fn close_outputs(&mut self) {
-        let soon = Instant::now() + DRAIN_TIME;
+        let soon = Instant::now() + TELL_TIME;
         let (out, err) = (self.stdout.finish("stdout"), self.stderr.finish("stderr"));
         self.tell_text(Event::Stdout, out, soon).await;
         self.tell_text(Event::Stderr, err, soon).await;

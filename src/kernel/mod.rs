@@ -29,6 +29,7 @@ fn sources() -> BTreeMap<String, String> {
         source!("execution.py"),
         source!("figures.py"),
         source!("files.py"),
+        source!("imports.py"),
         source!("interrupts.py"),
         source!("kernel.py"),
         source!("lockdown.py"),
@@ -56,7 +57,7 @@ pub fn base_env() -> BTreeMap<String, String> {
         ("TZ", "UTC"),
         ("VIRTUAL_ENV", "/opt/venv"),
         ("PYTHONUNBUFFERED", "1"),
-        ("MPLBACKEND", "module://matplotlib_inline.backend_inline"),
+        ("MPLBACKEND", "agg"),
         ("MATPLOTLIBRC", "/opt/sandcell/matplotlib/matplotlibrc"),
         ("MPLCONFIGDIR", "/var/cache/sandcell/matplotlib"),
     ]

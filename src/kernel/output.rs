@@ -1,5 +1,21 @@
 //! One output stream of an execution or a command: decoded as it comes, kept up to a limit.
 
+use std::os::fd::AsFd;
+
+/// Read at once from a pipe, whose buffer in the kernel holds as much (pipe(7)).
+pub const PIPE_BYTES: usize = 64 * 1024;
+/// Most that a pipe's buffer can hold: `/proc/sys/fs/pipe-max-size`, which user code can ask for.
+pub const PIPE_MOST_BYTES: usize = 1024 * 1024;
+
+/// What a non-blocking pipe holds at this moment, [`PIPE_BYTES`] at most; empty when it is empty or
+/// at its end. Asks the kernel itself: tokio knows only what its reactor has seen so far.
+pub fn read_now(pipe: impl AsFd) -> Vec<u8> {
+    let mut buffer = vec![0; PIPE_BYTES];
+    let read = rustix::io::read(pipe, &mut buffer).unwrap_or(0);
+    buffer.truncate(read);
+    buffer
+}
+
 /// Bytes in, text out. Invalid UTF-8 becomes U+FFFD, characters cut by a read are put together.
 #[derive(Debug)]
 pub struct Output {

@@ -31,7 +31,8 @@
 //! reads, and the kernel flushes both before it sends `done`, so that everything printed before
 //! `done` is already in the pipes when `done` arrives.
 //!
-//! `SIGINT` interrupts the running execution (`KeyboardInterrupt`) and is ignored while idle.
+//! `SIGINT` interrupts the running execution (`KeyboardInterrupt`) from `started` on. One that comes
+//! while the kernel is idle, or before `started`, is forgotten: it was meant for an earlier execution.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -59,7 +60,9 @@ pub enum ToZygote<'a> {
     Fork {
         /// Chosen by the supervisor, unique for the zygote's life.
         id: u64,
-        /// Environment of the kernel, complete: nothing of the zygote's own is kept.
+        /// Environment of the kernel: nothing of the zygote's own is kept. The kernel adds
+        /// `MPLBACKEND`, `PLOTLY_RENDERER` and thread counts for what it starts, and puts the
+        /// entries of `PYTHONPATH` on its path, as an interpreter would.
         env: &'a std::collections::BTreeMap<String, String>,
         /// `setrlimit(2)` values, soft and hard alike, by their names (`RLIMIT_NOFILE`, …).
         rlimits: &'a std::collections::BTreeMap<String, u64>,
@@ -122,7 +125,8 @@ pub enum ToKernel<'a> {
         id: u64,
         /// Source text, IPython syntax.
         code: &'a str,
-        /// Variables for this execution only: set before, put back after.
+        /// Variables for this execution only: set before, put back after. One that cannot be set
+        /// (`=` or NUL in its name) is a line on stderr.
         env: &'a std::collections::BTreeMap<String, String>,
         /// Bytes of results (sum of all MIME data) that are kept; what is over is replaced by a
         /// `text/plain` entry that says so.

@@ -158,4 +158,18 @@ mod tests {
         assert_eq!(Step::Packages.before(), 0);
         assert_eq!(Step::Hash.before() + Step::Hash.weight(), 100);
     }
+
+    #[test]
+    fn the_bar_follows_the_steps() {
+        let mut progress = TerminalProgress::new();
+        progress.bar = Some(new_bar());
+        progress.step = Step::Python;
+        progress.show(Event::Fraction(0.5));
+        let at = progress.bar.as_ref().map(ProgressBar::position);
+        assert_eq!(at, Some(Step::Python.before() + Step::Python.weight() / 2));
+        progress.show(Event::Fraction(7.0));
+        let at = progress.bar.as_ref().map(ProgressBar::position);
+        assert_eq!(at, Some(Step::ByteCode.before()));
+        progress.finish();
+    }
 }

@@ -15,16 +15,14 @@ use super::types::{CommandOutcome, CommandSpec};
 use crate::isolation::channel::Channel;
 use crate::isolation::spec::Reply;
 use crate::isolation::{self, Context};
-use crate::kernel::output::Output;
+use crate::kernel::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 
 /// What `timeout(1)` exits with.
 const EXIT_TIMED_OUT: i32 = 124;
 /// What a shell exits with for a child that signal n ended: this plus n.
 const EXIT_SIGNALLED: i32 = 128;
-/// After a command's end its pipes are read for so long at most: a daemon may hold them.
-const DRAIN_TIME: Duration = Duration::from_millis(200);
-/// Read at once from a pipe.
-const PIPE_BYTES: usize = 64 * 1024;
+/// Longest that a killed command is waited for.
+const DEATH_TIME: Duration = Duration::from_millis(500);
 
 /// Kills the command's processes when the future that runs it is dropped.
 struct Leaf<'a> {
@@ -81,10 +79,10 @@ pub async fn run(sandbox: &Sandbox, spec: CommandSpec) -> Result<CommandOutcome,
     let timed_out = matches!(end, End::TimedOut);
     if timed_out {
         let _ = sandbox.cgroup.kill_leaf(&leaf.name);
-        let _ = timeout(DRAIN_TIME, reply.receive()).await;
+        let _ = timeout(DEATH_TIME, reply.receive()).await;
     }
     leaf.finished = true;
-    watch.drain(Instant::now() + DRAIN_TIME).await;
+    watch.drain();
     let exit_code = match end {
         End::TimedOut => EXIT_TIMED_OUT,
         End::Exited(code) => code,
@@ -202,21 +200,21 @@ impl Watch {
         }
     }
 
-    /// What is left in the pipes; until they end or `until` has passed.
-    async fn drain(&mut self, until: Instant) {
-        for (pipe, output, text) in [
-            (&mut self.stdout, &mut self.out, &mut self.texts.0),
-            (&mut self.stderr, &mut self.err, &mut self.texts.1),
-        ] {
-            let mut buffer = Vec::with_capacity(PIPE_BYTES);
-            while Instant::now() < until {
-                buffer.clear();
-                match pipe.try_read_buf(&mut buffer) {
-                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
-                    Ok(0) | Err(_) => break,
-                    Ok(_) => text.push_str(&output.push(&buffer)),
-                }
-            }
+    /// What is left in the pipes. A daemon that the command left may go on writing.
+    fn drain(&mut self) {
+        drain_one(&self.stdout, &mut self.out, &mut self.texts.0);
+        drain_one(&self.stderr, &mut self.err, &mut self.texts.1);
+    }
+}
+
+fn drain_one(pipe: &PipeReader, output: &mut Output, text: &mut String) {
+    let mut left = PIPE_MOST_BYTES;
+    while left > 0 {
+        let bytes = read_now(pipe);
+        if bytes.is_empty() {
+            return;
         }
+        left = left.saturating_sub(bytes.len());
+        text.push_str(&output.push(&bytes));
     }
 }

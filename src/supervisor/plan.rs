@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::error::{Error, ErrorKind};
 use super::sandbox::Plan;
 use super::types::{CommandSpec, CreateSpec};
-use crate::config::{Config, Limits};
-use crate::isolation::cgroup::{CgroupLimits, MIN_MEMORY_BYTES};
+use crate::config::{Config, Limits, MIN_MEMORY_BYTES};
+use crate::isolation::cgroup::CgroupLimits;
 
 /// Longest name of a sandbox, in characters.
 const MAX_NAME_CHARS: usize = 128;

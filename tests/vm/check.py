@@ -60,6 +60,16 @@ finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 """
+DISK_FILL = """
+import errno
+written = 0
+try:
+    with open("fill", "wb", buffering=0) as file:
+        while True:
+            written += file.write(bytes(1 << 20))
+except OSError as error:
+    print(errno.errorcode[error.errno], written >> 20)
+"""
 CPU_HOG = """
 import time
 wall, cpu = time.monotonic(), time.process_time()
@@ -282,6 +292,16 @@ class Machine:
             share = float(outcome["stdout"])
             assert 0.35 <= share <= 0.65, f"used {share:.2f} CPUs of 0.5"
         return f"used {share:.2f} CPUs of 0.5"
+
+    def check_full_disk(self):
+        """The disk limit is the file system's own; on this kernel it is not a tmpfs's."""
+        with Sandbox(disk_bytes=64 * MIB) as sandbox:
+            outcome = sandbox.execute(DISK_FILL)
+            assert outcome["outcome"] == "ok", outcome
+            name, mebibytes = outcome["stdout"].split()
+            assert name == "ENOSPC" and 32 <= int(mebibytes) <= 64, outcome
+            sandbox.prints("import os\nos.unlink('fill')\nprint(4)", "4")
+        return f"ENOSPC after {mebibytes} MiB of 64"
 
     def check_close_leaves_no_cgroup(self):
         """All sandboxes of the checks before are closed: the cgroups are as they were at rest."""
