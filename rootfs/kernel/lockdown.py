@@ -108,6 +108,13 @@ def raise_oom_score(plan):
     os.close(fd)
 
 
+def await_sandbox(plan):
+    # The fork is as much work as init's set-up, so the supervisor asks for both at once. A byte says
+    # that the namespaces are as they should be; end of file, that there is no sandbox to join.
+    if os.read(plan.control, 1) != b"g":
+        raise ConnectionError("the sandbox was given up")
+
+
 def join_namespaces(plan):
     # One call joins all of them or none; the user namespace comes first within it and brings the
     # capabilities that the others ask for (setns(2), pidfd since Linux 5.8).
@@ -205,6 +212,7 @@ def install_filters(plan):
 STEPS = (
     join_cgroups,
     raise_oom_score,
+    await_sandbox,
     join_namespaces,
     start_session,
     place_descriptors,

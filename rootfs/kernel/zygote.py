@@ -6,8 +6,8 @@ there. A fork goes:
 
     zygote                                      child
     setns(pidfd of init, pid namespace)
-    fork ------------------------------------>  lockdown.STEPS, in order, else Failed and exit
-    setns(own pid namespace)                    reseed, thread counts
+    fork ------------------------------------>  reseed
+    setns(own pid namespace)                    lockdown.STEPS, in order, else Failed and exit
     Forked + pidfd of the child                 Ready, then kernel.Kernel.serve() until it is killed
     wait; on SIGCHLD: Exited
 """
@@ -52,7 +52,7 @@ import traceback  # noqa: E402
 
 from _sandcell import kernel, lockdown, reseed, sharing, warm  # noqa: E402
 
-PROTOCOL = 1
+PROTOCOL = 2
 SOCKET_FD = 3
 MAX_PACKET_BYTES = 128 * 1024
 # Four fixed ones and a cgroup.procs a controller of a hybrid host; more are cut off by the kernel.
@@ -144,8 +144,8 @@ class Zygote:
             # a descriptor that user code opened in the meantime.
             self.socket.detach()
             plan = lockdown.Plan(fds, request, self.filters)
-            lockdown.enter(plan)
             reseed.all_generators()
+            lockdown.enter(plan)
             reseed.numeric_threads(request["threads"])
             self.kernel.serve(plan)
             status = 0

@@ -7,7 +7,7 @@
 //! enabled below `s-<id>`, so its limits cover all leaves.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -485,8 +485,13 @@ fn kill(dir: &Path) -> Result<(), Error> {
     fs::write(dir.join("cgroup.kill"), "1").context("kill a cgroup")
 }
 
+/// One read(2) of a small file of the kernel's: these files have no size to ask for first.
 fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_default()
+    let mut bytes = [0; 1024];
+    let read = File::open(path)
+        .and_then(|mut f| f.read(&mut bytes))
+        .unwrap_or(0);
+    String::from_utf8_lossy(&bytes[..read]).into_owned()
 }
 
 /// A number of a flat-keyed file.

@@ -225,12 +225,12 @@ impl Nursery {
         Process::new(pidfd)
     }
 
-    /// Starts a sandbox in its cgroup and waits until its init is ready.
+    /// Starts a sandbox in its cgroup; its init is still to be awaited ([`StartingInit::ready`]).
     pub async fn start_sandbox(
         &self,
         mut spec: SandboxSpec,
         cgroup: &SandboxCgroup,
-    ) -> Result<Init, Error> {
+    ) -> Result<StartingInit, Error> {
         let (ours, theirs) = channel::pair().context("make a socket pair")?;
         let dir = cgroup.leaf_dir("init")?;
         let joins = cgroup.v1_procs()?;
@@ -245,7 +245,10 @@ impl Nursery {
         fds.extend(joins.iter().map(AsFd::as_fd));
         let pidfd = self.ask(NurseryVerb::Sandbox(spec), &fds).await?;
         drop(theirs);
-        Init::ready(ours, pidfd).await
+        Ok(StartingInit {
+            channel: Channel::new(ours).context("watch init")?,
+            process: Process::new(pidfd)?,
+        })
     }
 
     /// May be given up at any point: ids keep a late answer from passing for the next one.
@@ -345,6 +348,44 @@ pub fn probe_pidfd() -> Result<(), Error> {
     pid_of(fd.as_fd()).map(|_| ())
 }
 
+/// An init that sets its sandbox up.
+#[derive(Debug)]
+pub struct StartingInit {
+    channel: Channel,
+    process: Process,
+}
+
+impl StartingInit {
+    /// For the zygote, which may fork a kernel meanwhile.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.process.pidfd()
+    }
+
+    /// Waits until the sandbox is set up and init has locked itself down.
+    pub async fn ready(&self) -> Result<(), Error> {
+        let first = timeout(SETUP_TIMEOUT, self.channel.receive())
+            .await
+            .map_err(|_| Error::Refused("init does not answer".into()))?
+            .context("hear from init")?
+            .ok_or_else(|| Error::Refused("init died in its set-up".into()))?;
+        match first.decode().context("read init's answer")? {
+            Reply::Ok {} => Ok(()),
+            Reply::Failed { detail, .. } => Err(Error::Refused(detail)),
+            other => Err(Error::Refused(format!("init said {other:?}"))),
+        }
+    }
+
+    /// Init, once it was ready.
+    pub fn finish(self) -> Result<Init, Error> {
+        let namespaces = Namespaces::of(self.process.pid())?;
+        Ok(Init {
+            channel: self.channel,
+            process: self.process,
+            namespaces,
+        })
+    }
+}
+
 /// A sandbox's init.
 #[derive(Debug)]
 pub struct Init {
@@ -354,27 +395,6 @@ pub struct Init {
 }
 
 impl Init {
-    async fn ready(socket: OwnedFd, pidfd: OwnedFd) -> Result<Self, Error> {
-        let channel = Channel::new(socket).context("watch init")?;
-        let first = timeout(SETUP_TIMEOUT, channel.receive())
-            .await
-            .map_err(|_| Error::Refused("init does not answer".into()))?
-            .context("hear from init")?
-            .ok_or_else(|| Error::Refused("init died in its set-up".into()))?;
-        match first.decode().context("read init's answer")? {
-            Reply::Ok {} => {}
-            Reply::Failed { detail, .. } => return Err(Error::Refused(detail)),
-            other => return Err(Error::Refused(format!("init said {other:?}"))),
-        }
-        let process = Process::new(pidfd)?;
-        let namespaces = Namespaces::of(process.pid())?;
-        Ok(Self {
-            channel,
-            process,
-            namespaces,
-        })
-    }
-
     /// The process.
     pub fn process(&self) -> &Process {
         &self.process

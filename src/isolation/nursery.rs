@@ -154,10 +154,8 @@ impl Nursery {
         let (go, waiting) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map(|(read, write)| (write, read))
             .context("make a pipe")?;
-        let mut flags = libc::CLONE_NEWUSER
-            | libc::CLONE_NEWPID
-            | libc::CLONE_NEWNS
-            | libc::CLONE_NEWUTS;
+        let mut flags =
+            libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWUTS;
         if !spec.ablation.no_ipcns {
             flags |= libc::CLONE_NEWIPC;
         }

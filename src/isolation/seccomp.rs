@@ -88,6 +88,11 @@ impl Filters {
         Ok(Self { programs })
     }
 
+    /// How many programs there are.
+    pub fn count(&self) -> usize {
+        self.programs.len()
+    }
+
     /// Each program as an array of the kernel's `struct sock_filter`, in the order of installation:
     /// what the zygote, which is Python, hands to `seccomp(2)` in a kernel that it forked.
     pub fn as_bytes(&self) -> Vec<Vec<u8>> {

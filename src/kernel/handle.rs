@@ -1,8 +1,9 @@
 //! A kernel's handle: its process, its socket and its two pipes.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as UnixSocket;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -16,14 +17,16 @@ use tokio::time::timeout;
 use super::protocol::{FromKernel, MAX_KERNEL_FRAME_BYTES, ToKernel};
 use super::zygote::{Exit, ForkSpec, Zygote};
 use crate::isolation::cgroup::SandboxCgroup;
-use crate::isolation::host::{Init, Process};
-use crate::isolation::posture::{self, Required};
+use crate::isolation::host::Process;
+use crate::isolation::posture::{self, Namespaces, Required};
 use crate::isolation::{Context, Error};
 
 /// Leaf of a sandbox's cgroup that holds the kernel and all that it starts.
 pub const LEAF: &str = "kernel";
 /// Room for one read of a frame that has not all come.
 const READ_BYTES: usize = 256 * 1024;
+/// Room for the frames of a small execution in one read.
+const MIN_READ_BYTES: usize = 4096;
 /// Longest between fork and ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest that the zygote may take to tell how a kernel ended.
@@ -40,51 +43,68 @@ pub struct Kernel {
     exit: Option<oneshot::Receiver<Exit>>,
 }
 
-/// What a kernel is launched into.
+/// What a kernel must be found in.
 #[derive(Debug)]
 pub struct Place<'a> {
-    /// The sandbox's init.
-    pub init: &'a Init,
-    /// Its cgroups.
-    pub cgroup: &'a SandboxCgroup,
+    /// Those of the sandbox's init.
+    pub namespaces: &'a Namespaces,
     /// Host uid and gid of its user.
     pub host_id: u32,
     /// Filters that must be in force.
     pub filters: usize,
 }
 
-impl Kernel {
-    /// Forks a kernel into a sandbox and checks from outside that it is locked down.
+/// A kernel that is forked but waits to join its sandbox. Dropped, it ends.
+#[derive(Debug)]
+pub struct Forked {
+    process: Process,
+    socket: UnixSocket,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    exit: oneshot::Receiver<Exit>,
+}
+
+impl Forked {
+    /// Forks a kernel for the sandbox whose init is `init`, which may still be setting it up.
+    pub async fn start(
+        zygote: &Zygote,
+        init: BorrowedFd<'_>,
+        cgroup: &SandboxCgroup,
+        spec: &ForkSpec,
+    ) -> Result<Self, Error> {
+        let (socket, theirs) = UnixSocket::pair().context("make a socket pair")?;
+        let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
+        let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
+        let joins = cgroup.procs(LEAF)?;
+        let streams = [theirs.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()];
+        let (process, exit) = zygote.fork(spec, init, streams, &joins).await?;
+        Ok(Self {
+            process,
+            socket,
+            stdout,
+            stderr,
+            exit,
+        })
+    }
+
+    /// Lets it join its sandbox, which must be set up, and checks from outside that it is locked down.
     ///
     /// # Errors
     /// Whatever step failed; no process is left then.
-    pub async fn launch(
-        zygote: &Zygote,
-        place: &Place<'_>,
-        spec: &ForkSpec,
-    ) -> Result<Self, Error> {
-        let (ours, theirs) =
-            std::os::unix::net::UnixStream::pair().context("make a socket pair")?;
-        let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
-        let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
-        let joins = place.cgroup.procs(LEAF)?;
-        let streams = [theirs.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()];
-        let (process, exit) = zygote
-            .fork(spec, place.init.process().pidfd(), streams, &joins)
-            .await?;
-        drop((theirs, stdout_write, stderr_write, joins));
-        let mut kernel = Self {
-            process,
-            frames: Frames::new(ours)?,
-            stdout: reader(stdout)?,
-            stderr: reader(stderr)?,
+    pub async fn join(mut self, place: &Place<'_>) -> Result<Kernel, Error> {
+        self.socket.write_all(b"g").context("let the kernel join")?;
+        let mut kernel = Kernel {
+            process: self.process,
+            frames: Frames::new(self.socket)?,
+            stdout: reader(self.stdout)?,
+            stderr: reader(self.stderr)?,
             next_execution: 1,
-            exit: Some(exit),
+            exit: Some(self.exit),
         };
         let checked = kernel.await_ready().await.and_then(|()| {
             let required = Required {
                 host_id: place.host_id,
-                namespaces: place.init.namespaces(),
+                namespaces: place.namespaces,
                 filters: place.filters,
             };
             posture::check(kernel.process.pid(), &required)
@@ -97,7 +117,9 @@ impl Kernel {
             }
         }
     }
+}
 
+impl Kernel {
     async fn await_ready(&mut self) -> Result<(), Error> {
         let first = timeout(READY_TIMEOUT, self.frames.next())
             .await
@@ -142,7 +164,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    fn new(stream: std::os::unix::net::UnixStream) -> Result<Self, Error> {
+    fn new(stream: UnixSocket) -> Result<Self, Error> {
         stream.set_nonblocking(true).context("watch the kernel")?;
         let stream = UnixStream::from_std(stream).context("watch the kernel")?;
         Ok(Self {
@@ -164,6 +186,7 @@ impl Frames {
             if let Some(frame) = self.take()? {
                 return Ok(Some(frame));
             }
+            self.buffer.reserve(MIN_READ_BYTES);
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Ok(None);
             }

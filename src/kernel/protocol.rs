@@ -24,7 +24,8 @@
 //! Kernel → supervisor frames are hostile bytes: longer than [`MAX_KERNEL_FRAME_BYTES`], malformed
 //! or out of turn, they end the kernel and nothing else.
 //!
-//! The kernel speaks first: [`FromKernel::Ready`] once it has joined the sandbox and locked itself
+//! The supervisor sends one byte, `g`, when the sandbox that the kernel is to join has been set up:
+//! the fork and init's set-up go on side by side. Then frames: [`FromKernel::Ready`] once it has joined the sandbox and locked itself
 //! down, or [`FromKernel::Failed`] and exit. Then one [`ToKernel::Execute`] at a time is answered by
 //! one `started`, any number of `result`s, at most one `error`, and one `done`.
 //! What user code prints does not travel here: descriptors 1 and 2 are pipes that the supervisor
@@ -38,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.

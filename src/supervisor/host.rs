@@ -144,7 +144,7 @@ impl Host {
         if self.ablation.no_seccomp {
             0
         } else {
-            self.filters.as_bytes().len()
+            self.filters.count()
         }
     }
 

@@ -28,7 +28,7 @@ use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
 use crate::isolation::{self};
 use crate::kernel::execution::{self, Request};
-use crate::kernel::handle::{Kernel, Place};
+use crate::kernel::handle::{Forked, Kernel, Place};
 use crate::kernel::zygote::ForkSpec;
 
 /// Events on their way to a client.
@@ -110,8 +110,10 @@ impl Sandbox {
             oom_score_adj: OOM_SCORE_ADJ,
             ablation: host.ablation,
         };
-        let init = match host.nursery.start_sandbox(spec, &cgroup).await {
-            Ok(init) => init,
+        let fork = fork_spec(limits, BTreeMap::new(), threads(plan.limits.cpus));
+        let made = set_up(host, spec, &cgroup, &fork, user.host_id()).await;
+        let (init, kernel) = match made {
+            Ok(made) => made,
             Err(e) => {
                 let _ = cgroup.kill();
                 remove_cgroup(&cgroup).await;
@@ -124,7 +126,7 @@ impl Sandbox {
             cgroup,
             init,
             user,
-            kernel: tokio::sync::Mutex::new(None),
+            kernel: tokio::sync::Mutex::new(Some(kernel)),
             queue: Semaphore::new(limits.queue + 1),
             interrupt: Notify::new(),
             busy: AtomicBool::new(false),
@@ -144,13 +146,6 @@ impl Sandbox {
             }),
             id,
         });
-        match sandbox.launch_kernel().await {
-            Ok(kernel) => *sandbox.kernel.lock().await = Some(kernel),
-            Err(e) => {
-                sandbox.destroy().await;
-                return Err(e);
-            }
-        }
         Ok(sandbox)
     }
 
@@ -247,28 +242,18 @@ impl Sandbox {
         self.init.process().exited().await;
     }
 
+    /// A new kernel in place of one that died.
     async fn launch_kernel(&self) -> Result<Kernel, isolation::Error> {
         let zygote = self.host.zygote().await?;
-        let place = Place {
-            init: &self.init,
-            cgroup: &self.cgroup,
-            host_id: self.user.host_id(),
-            filters: self.host.required_filters(),
-        };
         let (env, threads) = {
             let claim = self.claim.lock().expect("not poisoned");
-            let mut env = crate::kernel::base_env();
-            env.extend(claim.env.clone());
-            (env, claim.threads)
+            (claim.env.clone(), claim.threads)
         };
-        let limits = &self.host.config.limits;
-        let spec = ForkSpec {
-            env,
-            rlimits: rlimits(limits, limits.max_disk_bytes),
-            threads,
-            oom_score_adj: OOM_SCORE_ADJ,
-        };
-        Kernel::launch(&zygote, &place, &spec).await
+        let spec = fork_spec(&self.host.config.limits, env, threads);
+        let init = self.init.process().pidfd();
+        let forked = Forked::start(&zygote, init, &self.cgroup, &spec).await?;
+        let place = place(&self.host, &self.init, self.user.host_id());
+        forked.join(&place).await
     }
 
     /// Queues an execution and runs it; events go to the receiver returned.
@@ -464,6 +449,53 @@ impl Sandbox {
         // Whoever executes sees its kernel die and gives the lock back.
         self.kernel.lock().await.take();
         remove_cgroup(&self.cgroup).await;
+    }
+}
+
+/// Starts init and forks a kernel side by side, then lets the kernel join.
+async fn set_up(
+    host: &Arc<Host>,
+    spec: SandboxSpec,
+    cgroup: &SandboxCgroup,
+    fork: &ForkSpec,
+    host_id: u32,
+) -> Result<(Init, Kernel), isolation::Error> {
+    let started = Instant::now();
+    let zygote = host.zygote().await?;
+    let starting = host.nursery.start_sandbox(spec, cgroup).await?;
+    let cloned = started.elapsed();
+    let (ready, forked) = tokio::join!(
+        starting.ready(),
+        Forked::start(&zygote, starting.pidfd(), cgroup, fork)
+    );
+    let (forked, init) = (forked?, ready.and_then(|()| starting.finish())?);
+    let side_by_side = started.elapsed();
+    let kernel = forked.join(&place(host, &init, host_id)).await?;
+    tracing::debug!(
+        clone_init_us = cloned.as_micros(),
+        init_and_fork_us = (side_by_side - cloned).as_micros(),
+        join_us = (started.elapsed() - side_by_side).as_micros(),
+        "sandbox is set up"
+    );
+    Ok((init, kernel))
+}
+
+fn place<'a>(host: &Host, init: &'a Init, host_id: u32) -> Place<'a> {
+    Place {
+        namespaces: init.namespaces(),
+        host_id,
+        filters: host.required_filters(),
+    }
+}
+
+fn fork_spec(limits: &Limits, env: BTreeMap<String, String>, threads: u32) -> ForkSpec {
+    let mut all = crate::kernel::base_env();
+    all.extend(env);
+    ForkSpec {
+        env: all,
+        rlimits: rlimits(limits, limits.max_disk_bytes),
+        threads,
+        oom_score_adj: OOM_SCORE_ADJ,
     }
 }
 

@@ -8,41 +8,98 @@ use crate::fixture::http::{self, Request};
 use crate::fixture::{Launch, SANDCELL, Service, mirrors_dir, run, temp_dir};
 
 fn with_headers(service: &Service, headers: &[(&str, &str)]) -> http::Answer {
-    service.send(&Request { method: "GET", path: "/sandboxes", headers, body: b"" })
+    service.send(&Request {
+        method: "GET",
+        path: "/sandboxes",
+        headers,
+        body: b"",
+    })
 }
 
 #[test]
 fn only_hosts_of_ours_are_answered() {
-    let service = Service::with_config("server.allowed_hosts = ['sandbox.example', 'other.example:8443']");
+    let service =
+        Service::with_config("server.allowed_hosts = ['sandbox.example', 'other.example:8443']");
     let port = service.address.port();
-    for host in ["localhost", "127.0.0.1", "[::1]", "LOCALHOST", &format!("localhost:{port}"), "sandbox.example",
-        "sandbox.example:99", "other.example:8443", "127.8.9.1"] {
+    for host in [
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+        "LOCALHOST",
+        &format!("localhost:{port}"),
+        "sandbox.example",
+        "sandbox.example:99",
+        "other.example:8443",
+        "127.8.9.1",
+    ] {
         with_headers(&service, &[("Host", host)]).ok();
     }
-    for host in ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "localhost@evil.example",
-        "evil.example#localhost", "sandbox.example.evil.example", "other.example", "other.example:80", "2130706433",
-        "0x7f.1", "127.1", "localhost.", "8.8.8.8", "[::2]", "localhost:", "a b"] {
+    for host in [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.nip.io",
+        "localhost@evil.example",
+        "evil.example#localhost",
+        "sandbox.example.evil.example",
+        "other.example",
+        "other.example:80",
+        "2130706433",
+        "0x7f.1",
+        "127.1",
+        "localhost.",
+        "8.8.8.8",
+        "[::2]",
+        "localhost:",
+        "a b",
+    ] {
         with_headers(&service, &[("Host", host)]).refused(403, "host_not_allowed");
     }
-    with_headers(&service, &[("Host", "localhost"), ("Host", "evil.example")]).refused(400, "bad_host");
-    let absolute = Request { method: "GET", path: "http://evil.example/sandboxes", ..Request::default() };
+    with_headers(&service, &[("Host", "localhost"), ("Host", "evil.example")])
+        .refused(400, "bad_host");
+    let absolute = Request {
+        method: "GET",
+        path: "http://evil.example/sandboxes",
+        ..Request::default()
+    };
     service.send(&absolute).refused(403, "host_not_allowed");
 }
 
 #[test]
 fn pages_of_other_origins_may_not_call() {
     let service = Service::with_config("server.allowed_origins = ['https://app.example']");
-    for origin in ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443", "https://app.example"] {
+    for origin in [
+        "http://localhost:3000",
+        "http://127.0.0.1",
+        "https://[::1]:8443",
+        "https://app.example",
+    ] {
         let answer = with_headers(&service, &[("Origin", origin)]).ok();
         assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
     }
-    for origin in ["https://evil.example", "null", "https://app.example.evil.example", "http://app.example",
-        "https://localhost.evil.example", "file://", "http://localhost@evil.example", "x"] {
+    for origin in [
+        "https://evil.example",
+        "null",
+        "https://app.example.evil.example",
+        "http://app.example",
+        "https://localhost.evil.example",
+        "file://",
+        "http://localhost@evil.example",
+        "x",
+    ] {
         with_headers(&service, &[("Origin", origin)]).refused(403, "origin_not_allowed");
     }
-    let create = Request { method: "POST", path: "/sandbox/create", headers: &[("Origin", "https://evil.example")], body: b"" };
+    let create = Request {
+        method: "POST",
+        path: "/sandbox/create",
+        headers: &[("Origin", "https://evil.example")],
+        body: b"",
+    };
     service.send(&create).refused(403, "origin_not_allowed");
-    assert_eq!(service.get("/sandboxes").ok().json(), json!({}), "nothing was created");
+    assert_eq!(
+        service.get("/sandboxes").ok().json(),
+        json!({}),
+        "nothing was created"
+    );
 }
 
 #[test]
@@ -81,11 +138,20 @@ fn keys_are_asked_for_on_every_route_but_health() {
         answer.refused(401, "unauthorized");
         assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
         for path in ["/sandbox/create", "/sandbox/x/execute", "/mcp"] {
-            let request = Request { method: "POST", path, headers, body: b"" };
+            let request = Request {
+                method: "POST",
+                path,
+                headers,
+                body: b"",
+            };
             service.send(&request).refused(401, "unauthorized");
         }
     }
-    for headers in [&[("Authorization", "Bearer first-key")][..], &[("authorization", "bearer second-key")], &[("X-API-Key", "second-key")]] {
+    for headers in [
+        &[("Authorization", "Bearer first-key")][..],
+        &[("authorization", "bearer second-key")],
+        &[("X-API-Key", "second-key")],
+    ] {
         with_headers(&service, headers).ok();
     }
 }

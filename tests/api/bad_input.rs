@@ -19,7 +19,14 @@ const GROWTH_BYTES: u64 = 16 << 20;
 fn an_unknown_sandbox_is_not_found_on_every_route() {
     let service = Service::start();
     let form = http::form(&[("file_path", None, b"a"), ("file", Some("a"), b"x")]);
-    for id in [UNKNOWN, "nonsense", "%2e%2e", "..%2f..%2fetc", "%00", &"x".repeat(5000)] {
+    for id in [
+        UNKNOWN,
+        "nonsense",
+        "%2e%2e",
+        "..%2f..%2fetc",
+        "%00",
+        &"x".repeat(5000),
+    ] {
         let path = |verb: &str| format!("/sandbox/{id}/{verb}");
         let answers = [
             service.post(&path("execute"), "text/plain", b"1"),
@@ -42,7 +49,10 @@ fn an_unknown_sandbox_is_not_found_on_every_route() {
 fn empty_code_is_fine() {
     let service = Service::start();
     let sandbox = service.create();
-    for outcome in [sandbox.execute(""), sandbox.execute_json(&json!({ "code": "" }))] {
+    for outcome in [
+        sandbox.execute(""),
+        sandbox.execute_json(&json!({ "code": "" })),
+    ] {
         assert_eq!(outcome["outcome"], "ok");
         assert_eq!(outcome["stdout"], "");
         assert_eq!(outcome["error"], Value::Null);
@@ -54,9 +64,18 @@ fn code_that_is_not_utf8_is_refused() {
     let service = Service::start();
     let sandbox = service.create();
     let path = sandbox.path("execute");
-    let refusal = service.post(&path, "text/plain", b"print('a')\xff").refused(400, "invalid_utf8");
-    assert!(refusal["detail"].as_str().is_some_and(|d| d.contains("byte 10")), "{refusal}");
-    service.post(&path, "application/json", b"{\"code\": \"\xff\"}").refused(400, "malformed_json");
+    let refusal = service
+        .post(&path, "text/plain", b"print('a')\xff")
+        .refused(400, "invalid_utf8");
+    assert!(
+        refusal["detail"]
+            .as_str()
+            .is_some_and(|d| d.contains("byte 10")),
+        "{refusal}"
+    );
+    service
+        .post(&path, "application/json", b"{\"code\": \"\xff\"}")
+        .refused(400, "malformed_json");
     sandbox.assert_usable();
 }
 
@@ -74,8 +93,12 @@ fn code_over_its_limit_is_refused() {
     let sandbox = service.create();
     let code = "#".repeat(MIB + 1);
     let path = sandbox.path("execute");
-    service.post(&path, "text/plain", code.as_bytes()).refused(413, "code_too_large");
-    service.post_json(&path, &json!({ "code": code })).refused(413, "code_too_large");
+    service
+        .post(&path, "text/plain", code.as_bytes())
+        .refused(413, "code_too_large");
+    service
+        .post_json(&path, &json!({ "code": code }))
+        .refused(413, "code_too_large");
     assert_eq!(sandbox.execute(&code[1..])["outcome"], "ok");
 }
 
@@ -87,8 +110,14 @@ fn a_syntax_error_is_an_outcome_with_its_place() {
     assert_eq!(outcome["outcome"], "error");
     assert_eq!(outcome["error"], "SyntaxError");
     let traceback = outcome["traceback"].as_str().expect("a traceback");
-    assert!(traceback.contains("line 2") && traceback.contains("if x print(x)"), "{traceback}");
-    assert!(!traceback.contains('\u{1b}'), "no colour codes: {traceback}");
+    assert!(
+        traceback.contains("line 2") && traceback.contains("if x print(x)"),
+        "{traceback}"
+    );
+    assert!(
+        !traceback.contains('\u{1b}'),
+        "no colour codes: {traceback}"
+    );
     sandbox.assert_usable();
 }
 
@@ -97,14 +126,31 @@ fn any_type_but_json_is_code_and_only_json_is_json() {
     let service = Service::start();
     let sandbox = service.create();
     let path = sandbox.path("execute");
-    for content_type in ["text/plain", "text/x-python; charset=utf-8", "application/octet-stream", "nonsense"] {
-        let outcome = service.post(&path, content_type, b"print('{}')").ok().json();
+    for content_type in [
+        "text/plain",
+        "text/x-python; charset=utf-8",
+        "application/octet-stream",
+        "nonsense",
+    ] {
+        let outcome = service
+            .post(&path, content_type, b"print('{}')")
+            .ok()
+            .json();
         assert_eq!(outcome["stdout"], "{}\n", "{content_type}");
     }
-    for content_type in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.x+json"] {
-        let outcome = service.post(&path, content_type, b"{\"code\": \"print(1)\"}").ok().json();
+    for content_type in [
+        "application/json",
+        "Application/JSON; charset=utf-8",
+        "application/vnd.x+json",
+    ] {
+        let outcome = service
+            .post(&path, content_type, b"{\"code\": \"print(1)\"}")
+            .ok()
+            .json();
         assert_eq!(outcome["stdout"], "1\n", "{content_type}");
-        service.post(&path, content_type, b"print(1)").refused(400, "malformed_json");
+        service
+            .post(&path, content_type, b"print(1)")
+            .refused(400, "malformed_json");
     }
 }
 
@@ -117,7 +163,9 @@ fn a_body_of_the_wrong_type_is_refused() {
         (sandbox.path("command"), json!({ "command": "true" })),
     ] {
         let body = body.to_string();
-        service.post(&path, "text/plain", body.as_bytes()).refused(400, "unsupported_content_type");
+        service
+            .post(&path, "text/plain", body.as_bytes())
+            .refused(400, "unsupported_content_type");
     }
     for content_type in ["text/plain", "application/json", "multipart/form-data"] {
         let refused = service.post(&sandbox.path("upload"), content_type, b"x");
@@ -132,19 +180,51 @@ fn json_with_wrong_types_names_the_field() {
     let execute = sandbox.path("execute");
     let command = sandbox.path("command");
     for (path, body, field) in [
-        ("/sandbox/create", json!({ "memory_bytes": "1" }), "memory_bytes"),
-        ("/sandbox/create", json!({ "memory_bytes": -1 }), "memory_bytes"),
-        ("/sandbox/create", json!({ "memory_bytes": 1 }), "memory_bytes"),
-        ("/sandbox/create", json!({ "memory_bytes": 1e30 }), "memory_bytes"),
+        (
+            "/sandbox/create",
+            json!({ "memory_bytes": "1" }),
+            "memory_bytes",
+        ),
+        (
+            "/sandbox/create",
+            json!({ "memory_bytes": -1 }),
+            "memory_bytes",
+        ),
+        (
+            "/sandbox/create",
+            json!({ "memory_bytes": 1 }),
+            "memory_bytes",
+        ),
+        (
+            "/sandbox/create",
+            json!({ "memory_bytes": 1e30 }),
+            "memory_bytes",
+        ),
         ("/sandbox/create", json!({ "cpus": 0 }), "cpus"),
         ("/sandbox/create", json!({ "cpus": "two" }), "cpus"),
-        ("/sandbox/create", json!({ "disk_bytes": true }), "disk_bytes"),
+        (
+            "/sandbox/create",
+            json!({ "disk_bytes": true }),
+            "disk_bytes",
+        ),
         ("/sandbox/create", json!({ "processes": 1.5 }), "processes"),
-        ("/sandbox/create", json!({ "lease_seconds": 0 }), "lease_seconds"),
-        ("/sandbox/create", json!({ "idle_seconds": 0 }), "idle_seconds"),
+        (
+            "/sandbox/create",
+            json!({ "lease_seconds": 0 }),
+            "lease_seconds",
+        ),
+        (
+            "/sandbox/create",
+            json!({ "idle_seconds": 0 }),
+            "idle_seconds",
+        ),
         ("/sandbox/create", json!({ "name": 7 }), "name"),
         ("/sandbox/create", json!({ "name": "a\nb" }), "name"),
-        ("/sandbox/create", json!({ "name": "x".repeat(129) }), "name"),
+        (
+            "/sandbox/create",
+            json!({ "name": "x".repeat(129) }),
+            "name",
+        ),
         ("/sandbox/create", json!({ "env": { "A": 1 } }), "env.A"),
         ("/sandbox/create", json!({ "env": { "A=B": "" } }), "env"),
         ("/sandbox/create", json!({ "mirror": "other" }), "mirror"),
@@ -152,10 +232,26 @@ fn json_with_wrong_types_names_the_field() {
         (&execute, json!({}), "code"),
         (&execute, json!({ "code": 1 }), "code"),
         (&execute, json!({ "code": null }), "code"),
-        (&execute, json!({ "code": "", "timeout_seconds": "1" }), "timeout_seconds"),
-        (&execute, json!({ "code": "", "timeout_seconds": 0 }), "timeout_seconds"),
-        (&execute, json!({ "code": "", "timeout_seconds": -1 }), "timeout_seconds"),
-        (&execute, json!({ "code": "", "timeout_seconds": 1e9 }), "timeout_seconds"),
+        (
+            &execute,
+            json!({ "code": "", "timeout_seconds": "1" }),
+            "timeout_seconds",
+        ),
+        (
+            &execute,
+            json!({ "code": "", "timeout_seconds": 0 }),
+            "timeout_seconds",
+        ),
+        (
+            &execute,
+            json!({ "code": "", "timeout_seconds": -1 }),
+            "timeout_seconds",
+        ),
+        (
+            &execute,
+            json!({ "code": "", "timeout_seconds": 1e9 }),
+            "timeout_seconds",
+        ),
         (&execute, json!({ "code": "", "env": [] }), "env"),
         (&execute, json!({ "code": "", "env": { "": "x" } }), "env"),
         (&execute, json!({ "code": "", "stream": "yes" }), "stream"),
@@ -163,7 +259,11 @@ fn json_with_wrong_types_names_the_field() {
         (&command, json!({ "command": ["ls"] }), "command"),
         (&command, json!({ "command": "a\0b" }), "command"),
         (&command, json!({ "command": "true", "cwd": 1 }), "cwd"),
-        (&command, json!({ "command": "true", "cwd": "no/such/directory" }), "cwd"),
+        (
+            &command,
+            json!({ "command": "true", "cwd": "no/such/directory" }),
+            "cwd",
+        ),
     ] {
         let answer = service.post_json(path, &body);
         assert_eq!(answer.status, 422, "{body}: {}", answer.text());
@@ -176,9 +276,21 @@ fn json_with_wrong_types_names_the_field() {
 fn unknown_keys_are_refused_by_name() {
     let service = Service::start();
     let sandbox = service.create();
-    service.post_json("/sandbox/create", &json!({ "memory": 1 })).refused_field("memory");
-    service.post_json(&sandbox.path("execute"), &json!({ "code": "", "timeout": 1 })).refused_field("timeout");
-    service.post_json(&sandbox.path("command"), &json!({ "command": "", "shell": 1 })).refused_field("shell");
+    service
+        .post_json("/sandbox/create", &json!({ "memory": 1 }))
+        .refused_field("memory");
+    service
+        .post_json(
+            &sandbox.path("execute"),
+            &json!({ "code": "", "timeout": 1 }),
+        )
+        .refused_field("timeout");
+    service
+        .post_json(
+            &sandbox.path("command"),
+            &json!({ "command": "", "shell": 1 }),
+        )
+        .refused_field("shell");
 }
 
 #[test]
@@ -187,12 +299,23 @@ fn what_is_not_a_json_object_is_refused() {
     let sandbox = service.create();
     let path = sandbox.path("execute");
     let deep = format!("{{\"code\": {}", "[".repeat(100_000));
-    for body in ["", "{", "nope", "{\"code\": \"\"} x", "{\"code\": \"\\ud800\"}", &deep] {
-        let status = service.post(&path, "application/json", body.as_bytes()).status;
+    for body in [
+        "",
+        "{",
+        "nope",
+        "{\"code\": \"\"} x",
+        "{\"code\": \"\\ud800\"}",
+        &deep,
+    ] {
+        let status = service
+            .post(&path, "application/json", body.as_bytes())
+            .status;
         assert!([400, 422].contains(&status), "{status}: {body:.20}");
     }
     for body in ["[\"print(1)\"]", "1", "\"x\"", "null"] {
-        service.post(&path, "application/json", body.as_bytes()).refused(422, "invalid_body");
+        service
+            .post(&path, "application/json", body.as_bytes())
+            .refused(422, "invalid_body");
     }
 }
 
@@ -203,16 +326,36 @@ fn a_body_that_declares_ten_gigabytes_is_refused_at_once() {
     let before = service.process().rss_bytes();
     let boundary = "multipart/form-data; boundary=b";
     for (path, content_type, code) in [
-        ("/sandbox/create".to_owned(), "application/json", "body_too_large"),
-        (sandbox.path("execute"), "application/json", "body_too_large"),
+        (
+            "/sandbox/create".to_owned(),
+            "application/json",
+            "body_too_large",
+        ),
+        (
+            sandbox.path("execute"),
+            "application/json",
+            "body_too_large",
+        ),
         (sandbox.path("execute"), "text/plain", "code_too_large"),
-        (sandbox.path("command"), "application/json", "body_too_large"),
+        (
+            sandbox.path("command"),
+            "application/json",
+            "body_too_large",
+        ),
         (sandbox.path("upload"), boundary, "upload_too_large"),
     ] {
         let begun = Instant::now();
-        let headers: &[_] = &[("Content-Type", content_type), ("Content-Length", "10000000000")];
+        let headers: &[_] = &[
+            ("Content-Type", content_type),
+            ("Content-Length", "10000000000"),
+        ];
         // Not a byte of the body is sent.
-        let request = Request { method: "POST", path: &path, headers, body: b"" };
+        let request = Request {
+            method: "POST",
+            path: &path,
+            headers,
+            body: b"",
+        };
         service.send(&request).refused(413, code);
         assert!(begun.elapsed() < AT_ONCE, "{path}: {:?}", begun.elapsed());
     }
@@ -226,16 +369,32 @@ fn a_chunked_body_without_end_is_refused_without_being_kept() {
     let service = Service::with_config("server.max_body_bytes = 4194304");
     let sandbox = service.create();
     let before = service.process().rss_bytes();
-    for (content_type, code) in [("application/json", "body_too_large"), ("text/plain", "code_too_large")] {
+    for (content_type, code) in [
+        ("application/json", "body_too_large"),
+        ("text/plain", "code_too_large"),
+    ] {
         let path = sandbox.path("execute");
-        let headers: &[_] = &[("Content-Type", content_type), ("Transfer-Encoding", "chunked")];
-        let request = Request { method: "POST", path: &path, headers, body: b"" };
+        let headers: &[_] = &[
+            ("Content-Type", content_type),
+            ("Transfer-Encoding", "chunked"),
+        ];
+        let request = Request {
+            method: "POST",
+            path: &path,
+            headers,
+            body: b"",
+        };
         let mut stream = service.connect();
-        stream.write_all(&http::head(service.address, &request)).expect("the head is taken");
+        stream
+            .write_all(&http::head(service.address, &request))
+            .expect("the head is taken");
         let chunk = [format!("{MIB:x}\r\n").as_bytes(), &vec![b' '; MIB], b"\r\n"].concat();
         // Many times the limit, unless the service has heard enough.
         let _ = (0..256).try_for_each(|_| stream.write_all(&chunk));
-        Incoming::of(stream).and_then(Incoming::finish).expect("an answer").refused(413, code);
+        Incoming::of(stream)
+            .and_then(Incoming::finish)
+            .expect("an answer")
+            .refused(413, code);
     }
     let growth = service.process().rss_bytes().saturating_sub(before);
     assert!(growth < 3 * GROWTH_BYTES, "{growth} bytes");
@@ -248,8 +407,13 @@ fn creating_beyond_the_limit_of_live_sandboxes_is_refused() {
     let (first, _second) = (service.create(), service.create());
     let refused = service.post_json("/sandbox/create", &json!({}));
     refused.refused(429, "too_many_sandboxes");
-    let retry_after = refused.header("retry-after").and_then(|v| v.parse::<u32>().ok());
-    assert!(retry_after.is_some_and(|seconds| seconds >= 1), "{retry_after:?}");
+    let retry_after = refused
+        .header("retry-after")
+        .and_then(|v| v.parse::<u32>().ok());
+    assert!(
+        retry_after.is_some_and(|seconds| seconds >= 1),
+        "{retry_after:?}"
+    );
     first.close().ok();
     service.create().assert_usable();
 }

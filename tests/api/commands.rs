@@ -18,17 +18,25 @@ fn a_command_tells_its_output_and_exit_code() {
     assert_eq!(sandbox.command("true")["exit_code"], 0);
     assert_eq!(sandbox.command("no-such-program")["exit_code"], 127);
     assert_eq!(sandbox.command("kill -9 $$")["exit_code"], 137);
-    assert_eq!(sandbox.command("cat; echo $?")["stdout"], "0\n", "standard input is empty");
+    assert_eq!(
+        sandbox.command("cat; echo $?")["stdout"],
+        "0\n",
+        "standard input is empty"
+    );
 }
 
 #[test]
 fn a_command_runs_as_the_user_in_the_working_directory() {
     let service = Service::start();
     let sandbox = service.create();
-    assert_eq!(sandbox.command("id -u; id -g; id -G; whoami; pwd; echo $HOME")["stdout"],
-        "1000\n1000\n1000\nuser\n/home/user\n/home/user\n");
+    assert_eq!(
+        sandbox.command("id -u; id -g; id -G; whoami; pwd; echo $HOME")["stdout"],
+        "1000\n1000\n1000\nuser\n/home/user\n/home/user\n"
+    );
     sandbox.command("mkdir -p a/b");
-    let within = |cwd: &str| sandbox.command_json(&json!({ "command": "pwd", "cwd": cwd }))["stdout"].clone();
+    let within = |cwd: &str| {
+        sandbox.command_json(&json!({ "command": "pwd", "cwd": cwd }))["stdout"].clone()
+    };
     assert_eq!(within("a/b"), "/home/user/a/b\n");
     assert_eq!(within("/tmp"), "/tmp\n");
 }
@@ -38,7 +46,10 @@ fn commands_and_executions_see_the_same_files() {
     let service = Service::start();
     let sandbox = service.create();
     sandbox.execute("open('from_python', 'w').write('p')");
-    assert_eq!(sandbox.command("cat from_python; echo s > from_shell")["stdout"], "p");
+    assert_eq!(
+        sandbox.command("cat from_python; echo s > from_shell")["stdout"],
+        "p"
+    );
     assert_eq!(sandbox.stdout("print(open('from_shell').read())"), "s\n\n");
 }
 
@@ -54,7 +65,11 @@ fn a_timeout_kills_the_whole_tree() {
     assert_eq!(answer["exit_code"], 124);
     assert_eq!(answer["timed_out"], true);
     assert_eq!(answer["stdout"], "begun\n");
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
     host::wait_until("its processes are gone", Duration::from_secs(5), || {
         sandbox.processes("command-0").is_empty()
     });
@@ -71,8 +86,16 @@ fn a_command_that_leaves_a_daemon_returns_at_once() {
     let answer = sandbox.command("sleep 1000 & echo started");
     assert_eq!(answer["stdout"], "started\n");
     assert_eq!(answer["exit_code"], 0);
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    assert_eq!(sandbox.command("pgrep -c sleep")["stdout"], "1\n", "the daemon goes on");
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(
+        sandbox.command("pgrep -c sleep")["stdout"],
+        "1\n",
+        "the daemon goes on"
+    );
 }
 
 #[test]
@@ -81,8 +104,16 @@ fn output_beyond_the_limit_is_dropped_and_marked() {
     let sandbox = service.create();
     let answer = sandbox.command("head -c 25000 /dev/zero | tr '\\0' x");
     let stdout = answer["stdout"].as_str().expect("a text");
-    assert!(stdout.starts_with(&"x".repeat(10_000)) && stdout.len() < 10_300, "{} bytes", stdout.len());
-    assert!(stdout.contains("15000"), "what was dropped is told: {}", &stdout[10_000..]);
+    assert!(
+        stdout.starts_with(&"x".repeat(10_000)) && stdout.len() < 10_300,
+        "{} bytes",
+        stdout.len()
+    );
+    assert!(
+        stdout.contains("15000"),
+        "what was dropped is told: {}",
+        &stdout[10_000..]
+    );
     assert_eq!(answer["truncated"], true);
 }
 
@@ -90,7 +121,10 @@ fn output_beyond_the_limit_is_dropped_and_marked() {
 fn output_that_is_not_utf8_is_still_json() {
     let service = Service::start();
     let sandbox = service.create();
-    assert_eq!(sandbox.command("printf 'a\\377b\\000c\\033[31m'")["stdout"], "a\u{fffd}b\0c\u{1b}[31m");
+    assert_eq!(
+        sandbox.command("printf 'a\\377b\\000c\\033[31m'")["stdout"],
+        "a\u{fffd}b\0c\u{1b}[31m"
+    );
     let outcome = sandbox.execute("import os\nos.write(1, b'a\\xffb\\x00c')\nprint('\\ud800')");
     let stdout = outcome["stdout"].as_str().expect("a text");
     assert!(stdout.starts_with("a\u{fffd}b\0c"), "{stdout:?}");
@@ -101,5 +135,7 @@ fn a_command_too_long_is_refused() {
     let service = Service::start();
     let sandbox = service.create();
     let body = json!({ "command": format!("echo {}", "x".repeat(40_000)) });
-    service.post_json(&sandbox.path("command"), &body).refused(413, "command_too_large");
+    service
+        .post_json(&sandbox.path("command"), &body)
+        .refused(413, "command_too_large");
 }

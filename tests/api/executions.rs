@@ -19,7 +19,10 @@ fn an_exception_is_an_outcome() {
     assert_eq!(outcome["error_value"], "no 💥");
     assert_eq!(outcome["stdout"], "before\n");
     let traceback = outcome["traceback"].as_str().expect("a traceback");
-    assert!(traceback.contains("line 2, in f") && traceback.contains("ValueError: no 💥"), "{traceback}");
+    assert!(
+        traceback.contains("line 2, in f") && traceback.contains("ValueError: no 💥"),
+        "{traceback}"
+    );
     for leaked in ["/run/sandcell", "_sandcell", "\u{1b}"] {
         assert!(!traceback.contains(leaked), "{leaked}: {traceback}");
     }
@@ -40,7 +43,10 @@ fn the_memory_limit_ends_the_kernel_and_the_next_execution_works() {
     assert_eq!(sandbox.stdout("print(open('kept').read())"), "x\n");
     // The limit is what ended it: with more, the same code runs.
     let larger = service.create_with(&json!({ "memory_bytes": 1024 << 20 }));
-    assert_eq!(larger.stdout("b = bytearray(512 << 20)\nprint('survived')"), "survived\n");
+    assert_eq!(
+        larger.stdout("b = bytearray(512 << 20)\nprint('survived')"),
+        "survived\n"
+    );
 }
 
 #[test]
@@ -66,7 +72,10 @@ fn a_segmentation_fault_is_told_with_its_signal_and_the_next_execution_works() {
     assert_eq!(outcome["signal"], 11);
     assert_eq!(outcome["state"], "lost");
     let stderr = outcome["stderr"].as_str().expect("a text");
-    assert!(stderr.contains("Segmentation fault"), "where it was is told: {stderr}");
+    assert!(
+        stderr.contains("Segmentation fault"),
+        "where it was is told: {stderr}"
+    );
     sandbox.assert_usable();
 }
 
@@ -92,7 +101,11 @@ fn a_timeout_interrupts_the_code_and_keeps_its_state() {
     assert_eq!(outcome["stdout"], "begun\n");
     assert_eq!(outcome["usage"]["limits_hit"], json!(["time"]));
     assert!(begun.elapsed() >= Duration::from_secs(1));
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
     assert_eq!(sandbox.stdout("print(x)"), "7\n");
 }
 
@@ -108,12 +121,18 @@ fn events_come_as_lines_while_the_code_runs() {
                 6 * 7";
     let mut events = sandbox.stream(code);
     assert_eq!(events.status, 200);
-    assert_eq!(events.event().expect("a start"), json!({ "type": "started", "execution_count": 1 }));
+    assert_eq!(
+        events.event().expect("a start"),
+        json!({ "type": "started", "execution_count": 1 })
+    );
     assert_eq!(text_until_newline(&mut events, "stdout"), "one ✓\n");
     sandbox.upload("go", b"").ok();
     assert_eq!(text_until_newline(&mut events, "stderr"), "two\n");
     let result = events.event().expect("a result");
-    assert_eq!((&result["type"], &result["data"]["text/plain"]), (&json!("result"), &json!("42")));
+    assert_eq!(
+        (&result["type"], &result["data"]["text/plain"]),
+        (&json!("result"), &json!("42"))
+    );
     let ended = events.event().expect("an end");
     assert_eq!(ended["type"], "ended");
     assert_eq!(ended["outcome"], "ok");
@@ -137,7 +156,12 @@ fn lines_are_sent_to_whoever_accepts_them() {
     let sandbox = service.create();
     let path = sandbox.path("execute");
     let headers: &[_] = &[("Accept", "text/html, application/x-ndjson;q=0.5")];
-    let request = Request { method: "POST", path: &path, headers, body: b"1/0" };
+    let request = Request {
+        method: "POST",
+        path: &path,
+        headers,
+        body: b"1/0",
+    };
     let answer = service.send(&request).ok();
     assert_eq!(answer.header("content-type"), Some("application/x-ndjson"));
     let text = answer.text();
@@ -185,7 +209,10 @@ fn a_full_queue_refuses_more_and_says_when_to_come_again() {
         });
         drop(running);
         let answers = others.into_iter().map(|o| o.join().expect("no panic"));
-        answers.filter(|(status, _)| *status == 429).map(|(_, a)| a.expect("an answer")).collect::<Vec<_>>()
+        answers
+            .filter(|(status, _)| *status == 429)
+            .map(|(_, a)| a.expect("an answer"))
+            .collect::<Vec<_>>()
     });
     assert_eq!(refused.len(), 2);
     for answer in refused {
@@ -199,12 +226,14 @@ fn a_full_queue_refuses_more_and_says_when_to_come_again() {
 fn variables_of_the_sandbox_and_of_one_execution() {
     let service = Service::start();
     let sandbox = service.create_with(&json!({ "env": { "A": "of the sandbox", "B": "é\n" } }));
-    let code = "import os\nprint(os.environ.get('A'), repr(os.environ.get('B')), os.environ.get('C'))";
+    let code =
+        "import os\nprint(os.environ.get('A'), repr(os.environ.get('B')), os.environ.get('C'))";
     assert_eq!(sandbox.stdout(code), "of the sandbox 'é\\n' None\n");
     let once = sandbox.execute_json(&json!({ "code": code, "env": { "A": "once", "C": "c" } }));
     assert_eq!(once["stdout"], "once 'é\\n' c\n");
     assert_eq!(sandbox.stdout(code), "of the sandbox 'é\\n' None\n");
-    let inherited = sandbox.command_json(&json!({ "command": "echo $A $C", "env": { "C": "mine" } }));
+    let inherited =
+        sandbox.command_json(&json!({ "command": "echo $A $C", "env": { "C": "mine" } }));
     assert_eq!(inherited["stdout"], "of the sandbox mine\n");
 }
 
@@ -212,11 +241,19 @@ fn variables_of_the_sandbox_and_of_one_execution() {
 fn usage_is_measured() {
     let service = Service::start();
     let sandbox = service.create();
-    let outcome = sandbox.execute("import time\nt = time.process_time()\nwhile time.process_time() - t < 0.2: pass");
+    let outcome = sandbox
+        .execute("import time\nt = time.process_time()\nwhile time.process_time() - t < 0.2: pass");
     let usage = &outcome["usage"];
-    let number = |key: &str| usage[key].as_f64().unwrap_or_else(|| panic!("{key}: {usage}"));
+    let number = |key: &str| {
+        usage[key]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{key}: {usage}"))
+    };
     assert!(number("wall_seconds") >= 0.2, "{usage}");
-    assert!((0.15..2.0).contains(&(number("cpu_user_seconds") + number("cpu_system_seconds"))), "{usage}");
+    assert!(
+        (0.15..2.0).contains(&(number("cpu_user_seconds") + number("cpu_system_seconds"))),
+        "{usage}"
+    );
     assert!(number("peak_memory_bytes") > 1e6, "{usage}");
     assert_eq!(usage["processes"], 1, "{usage}");
     assert_eq!(usage["limits_hit"], json!([]));

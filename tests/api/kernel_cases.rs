@@ -86,7 +86,9 @@ impl Seen {
                 "stdout" => seen.stdout.push_str(text(&event["text"])),
                 "stderr" => seen.stderr.push_str(text(&event["text"])),
                 "error" => seen.error = event,
-                "result" => seen.results.push(event["data"].as_object().expect("a bundle").clone()),
+                "result" => seen
+                    .results
+                    .push(event["data"].as_object().expect("a bundle").clone()),
                 "ended" => seen.ended = event,
                 _ => {}
             }
@@ -117,7 +119,11 @@ impl Step {
             check("error_value", &json!(value), &seen.ended["error_value"]);
         }
         if let Some(count) = self.execution_count {
-            check("execution_count", &json!(count), &seen.ended["execution_count"]);
+            check(
+                "execution_count",
+                &json!(count),
+                &seen.ended["execution_count"],
+            );
         }
         if let Some(files) = &self.files {
             let got: Vec<String> = seen.ended["files"]
@@ -138,7 +144,9 @@ impl Step {
             check("result_mimes", &json!(mimes), &json!(got));
         }
         if let Some(wanted) = &self.result_text {
-            let got = last.and_then(|r| r.get("text/plain")).unwrap_or(&Value::Null);
+            let got = last
+                .and_then(|r| r.get("text/plain"))
+                .unwrap_or(&Value::Null);
             check("result_text", &json!(wanted), got);
         }
         let traceback = text(&seen.error["traceback"]);
@@ -148,8 +156,14 @@ impl Step {
             ("traceback", &self.traceback_contains, traceback, true),
             ("traceback", &self.traceback_excludes, traceback, false),
         ] {
-            for text in texts.iter().filter(|text| within.contains(*text) != contained) {
-                differences.push(format!("{what} {} {text:?}", if contained { "lacks" } else { "holds" }));
+            for text in texts
+                .iter()
+                .filter(|text| within.contains(*text) != contained)
+            {
+                differences.push(format!(
+                    "{what} {} {text:?}",
+                    if contained { "lacks" } else { "holds" }
+                ));
             }
         }
         differences
@@ -162,7 +176,8 @@ fn text(value: &Value) -> &str {
 
 #[test]
 fn code_does_what_the_cases_say() {
-    let file: File = serde_json::from_str(include_str!("../data/kernel_cases.json")).expect("cases");
+    let file: File =
+        serde_json::from_str(include_str!("../data/kernel_cases.json")).expect("cases");
     let service = Service::preloaded();
     let mut failures = Vec::new();
     for case in &file.cases {
@@ -172,11 +187,20 @@ fn code_does_what_the_cases_say() {
             let differences = step.differences(&seen);
             if !differences.is_empty() {
                 let place = format!("{} (step {}): {}", case.name, number + 1, step.code);
-                failures.push(format!("{place}\n  {}\n{seen:.4000?}", differences.join("\n  ")));
+                failures.push(format!(
+                    "{place}\n  {}\n{seen:.4000?}",
+                    differences.join("\n  ")
+                ));
                 break;
             }
         }
         sandbox.close().ok();
     }
-    assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), file.cases.len(), failures.join("\n\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {} cases:\n{}",
+        failures.len(),
+        file.cases.len(),
+        failures.join("\n\n")
+    );
 }

@@ -28,7 +28,9 @@ impl Picture {
         let frame = reader.next_frame(&mut buffer).expect("a complete PNG");
         let samples = frame.color_type.samples();
         assert!(samples >= 3, "a picture in colour");
-        let pixels = buffer[..frame.buffer_size()].chunks_exact(samples).map(|p| [p[0], p[1], p[2]]);
+        let pixels = buffer[..frame.buffer_size()]
+            .chunks_exact(samples)
+            .map(|p| [p[0], p[1], p[2]]);
         let per_metre = reader.info().pixel_dims.map(|d| d.xppu);
         Self {
             width: frame.width,
@@ -49,7 +51,10 @@ impl Picture {
         let all = self.pixels.len();
         let (blue, orange) = (self.count(BLUE), self.count(ORANGE));
         let white = self.count([0xff; 3]);
-        assert!(blue > all / 1000 && orange > all / 1000, "blue {blue}, orange {orange} of {all}");
+        assert!(
+            blue > all / 1000 && orange > all / 1000,
+            "blue {blue}, orange {orange} of {all}"
+        );
         assert!(white > all / 2, "white {white} of {all}");
     }
 }

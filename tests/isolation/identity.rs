@@ -29,13 +29,22 @@ fn each_sandbox_has_a_host_uid_of_its_own() {
         let kernel = sandbox.kernel();
         assert!(in_block(&service.ids, kernel.uid()), "{}", kernel.uid());
         assert!(seen.insert(kernel.uid()), "{} twice", kernel.uid());
-        assert_eq!(sandbox.python("import os; print(os.getuid(), os.getgid(), os.getgroups())"), "1000 1000 []\n");
+        assert_eq!(
+            sandbox.python("import os; print(os.getuid(), os.getgid(), os.getgroups())"),
+            "1000 1000 []\n"
+        );
         assert_eq!(sandbox.init().uid(), MIRROR_OWNER, "init is somebody else");
     }
     // Not again soon after it was given back.
     sandboxes[0].close().ok();
     assert!(seen.insert(service.create().kernel().uid()));
-    between_upheld_by(uids_differ, Ablation { shared_uid: true, ..Ablation::default() });
+    between_upheld_by(
+        uids_differ,
+        Ablation {
+            shared_uid: true,
+            ..Ablation::default()
+        },
+    );
 }
 
 /// What a thread of user code must look like.
@@ -45,7 +54,9 @@ fn locked_down(process: &Process) -> Found {
         let path = path.to_string_lossy();
         let is = |field: &str, wanted: &str| {
             let seen = status(&path, field);
-            require(seen == wanted, || format!("{path}: {field} is {seen:?}, not {wanted:?}"))
+            require(seen == wanted, || {
+                format!("{path}: {field} is {seen:?}, not {wanted:?}")
+            })
         };
         is("Uid", &[&*id; 4].join("\t"))?;
         is("Gid", &[&*id; 4].join("\t"))?;
@@ -74,7 +85,13 @@ fn every_thread_is_locked_down(place: &dyn Place) -> Found {
 
 #[test]
 fn user_code_has_no_privilege_on_any_thread() {
-    upheld_by(every_thread_is_locked_down, Ablation { no_seccomp: true, ..Ablation::default() });
+    upheld_by(
+        every_thread_is_locked_down,
+        Ablation {
+            no_seccomp: true,
+            ..Ablation::default()
+        },
+    );
 }
 
 #[test]
@@ -109,9 +126,16 @@ fn the_service_s_own_helpers_are_nobody_on_the_host() {
     let nursery = nursery_of(service.process().pid);
     for process in crate::fixture::host::descendants(service.process().pid) {
         let uid = process.uid();
-        assert!(uid == MIRROR_OWNER || service.ids.contains(&uid), "{process:?} is {uid}");
+        assert!(
+            uid == MIRROR_OWNER || service.ids.contains(&uid),
+            "{process:?} is {uid}"
+        );
         let user_namespace = process.namespace("user");
-        assert_ne!(user_namespace, service.process().namespace("user"), "{process:?}");
+        assert_ne!(
+            user_namespace,
+            service.process().namespace("user"),
+            "{process:?}"
+        );
     }
     assert_eq!(Process::of(nursery).expect("it lives").uid(), MIRROR_OWNER);
 }
@@ -121,7 +145,9 @@ fn namespaces_are_separate(a: &dyn Place, b: &dyn Place) -> Found {
     for kind in NAMESPACES {
         let [a, b] = [a.kernel(), b.kernel()].map(|p| p.namespace(kind));
         require(a != b, || format!("one {kind} namespace for both: {a}"))?;
-        require(a != host.namespace(kind), || format!("the host's {kind} namespace"))?;
+        require(a != host.namespace(kind), || {
+            format!("the host's {kind} namespace")
+        })?;
     }
     Ok(())
 }
@@ -129,8 +155,14 @@ fn namespaces_are_separate(a: &dyn Place, b: &dyn Place) -> Found {
 #[test]
 fn every_namespace_is_the_sandbox_s_own() {
     for without in [
-        Ablation { no_netns: true, ..Ablation::default() },
-        Ablation { no_ipcns: true, ..Ablation::default() },
+        Ablation {
+            no_netns: true,
+            ..Ablation::default()
+        },
+        Ablation {
+            no_ipcns: true,
+            ..Ablation::default()
+        },
     ] {
         between_upheld_by(namespaces_are_separate, without);
     }

@@ -23,7 +23,10 @@ fn no_signal_reaches_init() {
          print(json.dumps(sent))",
     );
     assert_eq!(seen, json!([]));
-    assert_ne!(sandbox.command("kill -9 1 || kill -STOP 1 || kill -TERM 1")["exit_code"], 0);
+    assert_ne!(
+        sandbox.command("kill -9 1 || kill -STOP 1 || kill -TERM 1")["exit_code"],
+        0
+    );
     // To everyone it may signal: not init.
     sandbox.command("kill -9 -1");
     sandbox.assert_usable();
@@ -80,14 +83,38 @@ fn its_own_identity_cannot_read_it(place: &dyn Place) -> Found {
     let owner = init.uid().to_string();
     let mut command = Command::new("nsenter");
     command.args(["--target", &nursery, "--user", "--preserve-credentials"]);
-    command.args(["setpriv", "--reuid", "0", "--regid", "0", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
-    command.args(["sh", "-c", &format!("grep CapEff /proc/self/status; stat -c %u /proc/{}/environ; cat /proc/{0}/environ", init.pid)]);
+    command.args([
+        "setpriv",
+        "--reuid",
+        "0",
+        "--regid",
+        "0",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    ]);
+    command.args([
+        "sh",
+        "-c",
+        &format!(
+            "grep CapEff /proc/self/status; stat -c %u /proc/{}/environ; cat /proc/{0}/environ",
+            init.pid
+        ),
+    ]);
     let ran = run(&mut command, Duration::from_secs(10));
-    require(ran.stdout.contains("CapEff:\t0000000000000000"), || panic!("not the intended attacker ({owner}): {ran:?}"))?;
+    require(ran.stdout.contains("CapEff:\t0000000000000000"), || {
+        panic!("not the intended attacker ({owner}): {ran:?}")
+    })?;
     require(ran.code != Some(0), || format!("read: {ran:?}"))
 }
 
 #[test]
 fn init_is_not_dumpable() {
-    upheld_by(its_own_identity_cannot_read_it, Ablation { dumpable_init: true, ..Ablation::default() });
+    upheld_by(
+        its_own_identity_cannot_read_it,
+        Ablation {
+            dumpable_init: true,
+            ..Ablation::default()
+        },
+    );
 }

@@ -25,15 +25,26 @@ impl Laboratory {
 
     pub fn without(ablation: Ablation) -> Self {
         let dir = temp_dir();
-        let mut config = Config { data_dir: dir.path().join("data"), ..Config::default() };
+        let mut config = Config {
+            data_dir: dir.path().join("data"),
+            ..Config::default()
+        };
         config.service.pool = 0;
         config.service.preload.clear();
         // This thread forks the nursery, which dies with it.
-        let prepared = Prepared::new(config, SANDCELL.as_ref(), &base_mirror()).expect("the nursery starts");
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let prepared =
+            Prepared::new(config, SANDCELL.as_ref(), &base_mirror()).expect("the nursery starts");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build();
         let runtime = runtime.expect("a runtime starts");
         let supervisor = runtime.block_on(Supervisor::start(prepared.without(ablation)));
-        Self { supervisor: supervisor.expect("the supervisor starts"), runtime, _dir: dir }
+        Self {
+            supervisor: supervisor.expect("the supervisor starts"),
+            runtime,
+            _dir: dir,
+        }
     }
 
     pub fn create(&self) -> Subject<'_> {
@@ -41,8 +52,14 @@ impl Laboratory {
     }
 
     pub fn create_with(&self, spec: CreateSpec) -> Subject<'_> {
-        let info = self.runtime.block_on(self.supervisor.create(spec)).expect("a sandbox is made");
-        Subject { laboratory: self, id: info.id }
+        let info = self
+            .runtime
+            .block_on(self.supervisor.create(spec))
+            .expect("a sandbox is made");
+        Subject {
+            laboratory: self,
+            id: info.id,
+        }
     }
 }
 
@@ -61,10 +78,16 @@ pub struct Subject<'a> {
 impl Subject<'_> {
     /// Runs code; gives what it printed on both streams and how it ended.
     pub fn execute(&self, code: &str) -> (String, Ending) {
-        let spec = ExecuteSpec { code: code.to_owned(), ..ExecuteSpec::default() };
+        let spec = ExecuteSpec {
+            code: code.to_owned(),
+            ..ExecuteSpec::default()
+        };
         let supervisor = &self.laboratory.supervisor;
         self.laboratory.runtime.block_on(async {
-            let mut execution = supervisor.execute(&self.id, spec).await.expect("the execution starts");
+            let mut execution = supervisor
+                .execute(&self.id, spec)
+                .await
+                .expect("the execution starts");
             let mut said = String::new();
             while let Some(event) = execution.next().await {
                 match event {

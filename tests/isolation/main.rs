@@ -25,11 +25,17 @@ trait Place {
     fn processes(&self, leaf: &str) -> Vec<Process>;
 
     fn kernel(&self) -> Process {
-        self.processes("kernel").into_iter().next().expect("the kernel lives")
+        self.processes("kernel")
+            .into_iter()
+            .next()
+            .expect("the kernel lives")
     }
 
     fn init(&self) -> Process {
-        self.processes("init").into_iter().next().expect("init lives")
+        self.processes("init")
+            .into_iter()
+            .next()
+            .expect("init lives")
     }
 }
 

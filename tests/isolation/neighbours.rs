@@ -14,7 +14,9 @@ use crate::{Found, Place, between_upheld_by, require};
 const FLIPPING: Duration = Duration::from_secs(5);
 
 fn abstract_sockets_are_apart(a: &dyn Place, b: &dyn Place) -> Found {
-    a.python("import socket\ns = socket.socket(socket.AF_UNIX); s.bind('\\0rendezvous'); s.listen()");
+    a.python(
+        "import socket\ns = socket.socket(socket.AF_UNIX); s.bind('\\0rendezvous'); s.listen()",
+    );
     let seen = b.python(
         "import socket\n\
          c = socket.socket(socket.AF_UNIX)\n\
@@ -26,7 +28,13 @@ fn abstract_sockets_are_apart(a: &dyn Place, b: &dyn Place) -> Found {
 
 #[test]
 fn abstract_sockets_do_not_meet() {
-    between_upheld_by(abstract_sockets_are_apart, Ablation { no_netns: true, ..Ablation::default() });
+    between_upheld_by(
+        abstract_sockets_are_apart,
+        Ablation {
+            no_netns: true,
+            ..Ablation::default()
+        },
+    );
 }
 
 fn loopbacks_are_apart(a: &dyn Place, b: &dyn Place) -> Found {
@@ -44,7 +52,13 @@ fn loopbacks_are_apart(a: &dyn Place, b: &dyn Place) -> Found {
 
 #[test]
 fn ports_do_not_meet() {
-    between_upheld_by(loopbacks_are_apart, Ablation { no_netns: true, ..Ablation::default() });
+    between_upheld_by(
+        loopbacks_are_apart,
+        Ablation {
+            no_netns: true,
+            ..Ablation::default()
+        },
+    );
 }
 
 const SYSV: &str = "import ctypes\n\
@@ -54,15 +68,27 @@ const SYSV: &str = "import ctypes\n\
 
 fn shared_memory_is_apart(a: &dyn Place, b: &dyn Place) -> Found {
     // 0o1666: create, for everyone.
-    let made = a.python(&format!("{SYSV}print(libc.shmget(0x5ca1ab1e, 4096, 0o1666) >= 0)"));
-    require(made == "True\n", || panic!("System V shared memory does not work at all: {made}"))?;
-    let seen = b.python(&format!("{SYSV}print(libc.shmget(0x5ca1ab1e, 4096, 0o666) >= 0)"));
+    let made = a.python(&format!(
+        "{SYSV}print(libc.shmget(0x5ca1ab1e, 4096, 0o1666) >= 0)"
+    ));
+    require(made == "True\n", || {
+        panic!("System V shared memory does not work at all: {made}")
+    })?;
+    let seen = b.python(&format!(
+        "{SYSV}print(libc.shmget(0x5ca1ab1e, 4096, 0o666) >= 0)"
+    ));
     require(seen == "False\n", || "the segment of A is there".to_owned())
 }
 
 #[test]
 fn system_v_shared_memory_does_not_meet() {
-    between_upheld_by(shared_memory_is_apart, Ablation { no_ipcns: true, ..Ablation::default() });
+    between_upheld_by(
+        shared_memory_is_apart,
+        Ablation {
+            no_ipcns: true,
+            ..Ablation::default()
+        },
+    );
 }
 
 #[test]
@@ -71,7 +97,10 @@ fn files_do_not_meet() {
     let (a, b) = (service.create(), service.create());
     a.stdout("for d in ['/tmp', '/dev/shm', '/home/user', '/var/tmp']:\n    open(d + '/of-a', 'w').write('x')");
     let listing = "import os\nprint([d for d in ['/tmp', '/dev/shm', '/home/user', '/var/tmp'] if os.listdir(d)])";
-    assert_eq!(a.stdout(listing), "['/tmp', '/dev/shm', '/home/user', '/var/tmp']\n");
+    assert_eq!(
+        a.stdout(listing),
+        "['/tmp', '/dev/shm', '/home/user', '/var/tmp']\n"
+    );
     assert_eq!(b.stdout(listing), "[]\n");
     // One after the other: a sandbox that is made anew has nothing of the old one.
     a.close().ok();
@@ -111,18 +140,27 @@ fn deleting_everything_harms_only_oneself() {
     let before = fingerprint();
     a.command("rm -rf --no-preserve-root / 2>/dev/null");
     a.execute("import os, shutil\nfor d in ['/', '/etc', '/opt/venv', '/home', '/proc', '/dev']: shutil.rmtree(d, ignore_errors=True)");
-    assert_eq!(fs::read_to_string(canaries.path().join("canary")).expect("it is there"), "of the host");
+    assert_eq!(
+        fs::read_to_string(canaries.path().join("canary")).expect("it is there"),
+        "of the host"
+    );
     assert_eq!(fingerprint(), before, "the base is as it was");
     assert_eq!(a.files(), [], "its own files are gone");
     a.assert_usable();
     assert_eq!(b.stdout("import json, email, decimal\nprint(open('mine').read(), 'root' in open('/etc/passwd').read())"), "of b True\n");
-    assert_eq!(service.create().stdout("import sympy\nprint(sympy.Integer(2) ** 10)"), "1024\n");
+    assert_eq!(
+        service
+            .create()
+            .stdout("import sympy\nprint(sympy.Integer(2) ** 10)"),
+        "1024\n"
+    );
 }
 
 /// Names, sizes and times of the base's files: what a write or a removal changes.
 fn fingerprint() -> String {
     let mut find = Command::new("find");
-    find.arg(base_mirror()).args(["-xdev", "-printf", "%P %s %m %U %T@ %C@ %l\\n"]);
+    find.arg(base_mirror())
+        .args(["-xdev", "-printf", "%P %s %m %U %T@ %C@ %l\\n"]);
     let listed = run(&mut find, Duration::from_secs(60)).stdout;
     assert!(listed.lines().count() > 10_000, "a base is larger");
     let mut lines: Vec<&str> = listed.lines().collect();
@@ -161,8 +199,15 @@ fn the_base_cannot_be_written_by_any_way() {
 #[test]
 fn the_base_is_what_its_name_says() {
     let mut verify = Command::new(SANDCELL);
-    let id = base_mirror().parent().and_then(|d| d.file_name()).expect("a name").to_owned();
-    verify.args(["mirror", "verify", "--mirrors-dir"]).arg(mirrors_dir()).arg(id);
+    let id = base_mirror()
+        .parent()
+        .and_then(|d| d.file_name())
+        .expect("a name")
+        .to_owned();
+    verify
+        .args(["mirror", "verify", "--mirrors-dir"])
+        .arg(mirrors_dir())
+        .arg(id);
     let ran = run(&mut verify, Duration::from_secs(120));
     println!("verified in {:?}", ran.took);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -193,18 +238,38 @@ fn the_host_follows_no_link_that_is_swapped_in() {
         let answer = sandbox.download("d/f");
         match answer.status {
             200 => {
-                assert!(answer.body == b"inside" || answer.body == b"uploaded", "{}", answer.text());
+                assert!(
+                    answer.body == b"inside" || answer.body == b"uploaded",
+                    "{}",
+                    answer.text()
+                );
                 read += 1;
             }
             400 | 404 | 409 => refused += 1,
             other => panic!("{other}: {}", answer.text()),
         }
         let answer = sandbox.upload("d/f", b"uploaded");
-        assert!([200, 400, 404, 409].contains(&answer.status), "{}: {}", answer.status, answer.text());
-        assert!(sandbox.files().iter().all(|(path, _)| !path.contains("secret")));
+        assert!(
+            [200, 400, 404, 409].contains(&answer.status),
+            "{}: {}",
+            answer.status,
+            answer.text()
+        );
+        assert!(
+            sandbox
+                .files()
+                .iter()
+                .all(|(path, _)| !path.contains("secret"))
+        );
     }
-    assert!(read > 0 && refused > 0, "read {read}, refused {refused}: both happened");
-    assert_eq!(fs::read_to_string(&canary).expect("it is there"), "secret of the host");
+    assert!(
+        read > 0 && refused > 0,
+        "read {read}, refused {refused}: both happened"
+    );
+    assert_eq!(
+        fs::read_to_string(&canary).expect("it is there"),
+        "secret of the host"
+    );
     assert_eq!(fs::read_dir(host.path()).expect("it is there").count(), 1);
     sandbox.stdout("stop.set(); t.join()");
 }

@@ -67,12 +67,21 @@ fn no_namespace_can_be_made(place: &dyn Place) -> Found {
          answers.append(in_child(lambda: call(161, b'/tmp')))\n\
          print(json.dumps(answers))",
     );
-    require(answers.iter().all(|a| a == "ENOSYS" || a == "EPERM"), || format!("{answers:?}"))
+    require(
+        answers.iter().all(|a| a == "ENOSYS" || a == "EPERM"),
+        || format!("{answers:?}"),
+    )
 }
 
 #[test]
 fn namespaces_and_mounts_are_refused() {
-    upheld_by(no_namespace_can_be_made, Ablation { no_seccomp: true, ..Ablation::default() });
+    upheld_by(
+        no_namespace_can_be_made,
+        Ablation {
+            no_seccomp: true,
+            ..Ablation::default()
+        },
+    );
 }
 
 fn three_socket_families(place: &dyn Place) -> Found {
@@ -90,7 +99,13 @@ fn three_socket_families(place: &dyn Place) -> Found {
 
 #[test]
 fn only_unix_and_internet_sockets_can_be_opened() {
-    upheld_by(three_socket_families, Ablation { no_seccomp: true, ..Ablation::default() });
+    upheld_by(
+        three_socket_families,
+        Ablation {
+            no_seccomp: true,
+            ..Ablation::default()
+        },
+    );
 }
 
 /// With and without bits that the kernel ignores.
@@ -103,10 +118,18 @@ fn no_keystroke_can_be_faked(place: &dyn Place) -> Found {
          answers = [call(16, terminal, ctypes.c_ulong(c), key) for c in [0x5412, 1 << 32 | 0x5412, 0xff << 56 | 0x5412, 0x541c, 1 << 32 | 0x541c]]\n\
          print(json.dumps(answers))",
     );
-    require(answers.iter().all(|a| a == "EPERM"), || format!("{answers:?}"))
+    require(answers.iter().all(|a| a == "EPERM"), || {
+        format!("{answers:?}")
+    })
 }
 
 #[test]
 fn terminals_take_no_faked_input() {
-    upheld_by(no_keystroke_can_be_faked, Ablation { no_seccomp: true, ..Ablation::default() });
+    upheld_by(
+        no_keystroke_can_be_faked,
+        Ablation {
+            no_seccomp: true,
+            ..Ablation::default()
+        },
+    );
 }
