@@ -215,7 +215,7 @@ impl Default for Limits {
             disk_bytes: 1024 * MIB,
             max_disk_bytes: 64 * 1024 * MIB,
             inodes: 200_000,
-            open_files: 4096,
+            open_files: 1024,
             timeout_seconds: 300,
             max_timeout_seconds: 24 * 3600,
             interrupt_grace_seconds: 2,

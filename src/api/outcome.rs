@@ -1,5 +1,6 @@
 //! An execution's events gathered into one outcome, or encoded one by one.
 
+use std::collections::HashMap;
 use std::mem;
 
 use rmcp::schemars::JsonSchema;
@@ -75,6 +76,8 @@ pub(crate) struct Gathered {
     stdout: String,
     stderr: String,
     displays: Vec<RichResult>,
+    /// Places of displays with an id, the first of each.
+    by_id: HashMap<String, usize>,
     error: Option<PythonError>,
     clear_pending: bool,
 }
@@ -113,21 +116,25 @@ impl Gathered {
             self.stdout.clear();
             self.stderr.clear();
             self.displays.clear();
+            self.by_id.clear();
         }
     }
 
     /// An update takes the place of the display it updates.
     fn display(&mut self, result: RichResult) {
-        let earlier = (result.kind == ResultKind::Update)
-            .then(|| {
-                self.displays.iter_mut().find(|shown| {
-                    shown.display_id.is_some() && shown.display_id == result.display_id
-                })
-            })
-            .flatten();
-        match earlier {
-            Some(shown) => shown.data = result.data,
-            None => self.displays.push(result),
+        let known = result
+            .display_id
+            .as_ref()
+            .and_then(|id| self.by_id.get(id))
+            .copied();
+        match (result.kind, known) {
+            (ResultKind::Update, Some(place)) => self.displays[place].data = result.data,
+            _ => {
+                if let Some(id) = &result.display_id {
+                    self.by_id.entry(id.clone()).or_insert(self.displays.len());
+                }
+                self.displays.push(result);
+            }
         }
     }
 

@@ -310,9 +310,15 @@ struct Command {
     cwd: Option<String>,
 }
 
+/// The word of [`Reply::Failed`] when the sandbox has as many processes as it may.
+pub const NO_PROCESS: &str = "no_process";
+
 fn refuse(reply: BorrowedFd<'_>, error: &Error) {
+    let full = matches!(error, Error::Step { source, .. }
+        if source.raw_os_error() == Some(libc::EAGAIN));
+    let code = if full { NO_PROCESS } else { "not_started" };
     let failed = Reply::Failed {
-        code: "not_started".into(),
+        code: code.into(),
         detail: error.to_string(),
     };
     let _ = channel::send_json(reply, &failed, &[]);

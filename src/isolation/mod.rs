@@ -7,7 +7,7 @@ mod filework;
 pub mod host;
 mod host_root;
 mod identity;
-mod init;
+pub(crate) mod init;
 pub mod nursery;
 pub mod posture;
 mod rootfs;

@@ -8,19 +8,28 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver as PipeReader;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 
+use super::frame;
 use super::handle::{Kernel, LEAF};
 use super::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, ToKernel};
 use crate::isolation::cgroup::SandboxCgroup;
 use crate::supervisor::types::{Ending, Event, PythonError, RichResult};
 
+/// What a frame costs beside its bytes, against endless empty ones.
+const FRAME_COST_BYTES: usize = 1024;
+/// Frames up to this size are read where they come.
+const INLINE_FRAME_BYTES: usize = 256 * 1024;
+/// How frames begin that are taken when the budget is used up.
+const ENDING_FRAMES: [&[u8]; 2] = [b"{\"type\":\"done\"", b"{\"type\":\"error\""];
 /// SIGINT is sent again until the code ends: the first may have hit an `except` clause.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(250);
 /// A reader of events that takes nothing for so long is not waited for any more at the end.
@@ -100,7 +109,7 @@ struct Run<'a> {
     events: &'a mpsc::Sender<Event>,
     stdout: Output,
     stderr: Output,
-    result_bytes_left: usize,
+    frame_bytes_left: usize,
     results_dropped: bool,
     execution_count: u64,
     raised: bool,
@@ -125,7 +134,7 @@ pub async fn run(
         events,
         stdout: Output::new(request.output_bytes),
         stderr: Output::new(request.output_bytes),
-        result_bytes_left: request.result_bytes + request.result_bytes / 2,
+        frame_bytes_left: request.result_bytes * 3 / 2 + 4 * request.traceback_bytes,
         results_dropped: false,
         execution_count: 0,
         raised: false,
@@ -266,10 +275,15 @@ impl Run<'_> {
                     self.tell_text(Event::Stderr, text, kill_at).await;
                     if err.is_empty() { tokio::task::yield_now().await }
                 }
-                frame = kernel.frames.next() => match frame {
-                    Ok(Some(FromKernel::Done { id, execution_count, files, files_truncated }))
-                        if id == self.id =>
-                    {
+                body = kernel.frames.next() => {
+                    // The socket was closed or garbage came: this kernel cannot be spoken with.
+                    let Ok(Some(body)) = body else { return End::Died };
+                    let frame = match self.read(body).await {
+                        Ok(Some(frame)) => frame,
+                        Ok(None) => continue,
+                        Err(_) => return End::Died,
+                    };
+                    if let FromKernel::Done { execution_count, files, files_truncated, .. } = frame {
                         self.execution_count = execution_count;
                         let reason = match phase {
                             Phase::Running => None,
@@ -277,12 +291,33 @@ impl Run<'_> {
                         };
                         return End::Done { reason, files, files_truncated };
                     }
-                    Ok(Some(frame)) => self.take(frame, kernel, kill_at).await,
-                    // The socket was closed or garbage came: this kernel cannot be spoken with.
-                    Ok(None) | Err(_) => return End::Died,
-                },
+                    self.take(frame, kernel, kill_at).await;
+                }
             }
         }
+    }
+
+    /// Charges a frame and reads it; `None` for one that is dropped unread: of another execution, or
+    /// over the budget and not what ends the execution.
+    async fn read(&mut self, body: BytesMut) -> io::Result<Option<FromKernel>> {
+        let cost = body.len() + FRAME_COST_BYTES;
+        if cost <= self.frame_bytes_left {
+            self.frame_bytes_left -= cost;
+        } else {
+            self.results_dropped = true;
+            if !ENDING_FRAMES.iter().any(|start| body.starts_with(start)) {
+                return Ok(None);
+            }
+        }
+        let id = self.id;
+        if body.len() <= INLINE_FRAME_BYTES {
+            return frame::parse(&body, id);
+        }
+        // Milliseconds of work: off the threads that answer others, and few at a time.
+        static LARGE_FRAMES: Semaphore = Semaphore::const_new(2);
+        let _permit = LARGE_FRAMES.acquire().await.map_err(io::Error::other)?;
+        let read = tokio::task::spawn_blocking(move || frame::parse(&body, id));
+        read.await.map_err(io::Error::other)?
     }
 
     fn begin_interrupt(&self, phase: &mut Phase, kernel: &Kernel, reason: Reason) {
@@ -299,51 +334,41 @@ impl Run<'_> {
     async fn take(&mut self, frame: FromKernel, kernel: &mut Kernel, until: Instant) {
         let event = match frame {
             FromKernel::Started {
-                id,
-                execution_count,
-            } if id == self.id => {
+                execution_count, ..
+            } if self.execution_count == 0 => {
                 self.execution_count = execution_count;
                 Event::Started { execution_count }
             }
             FromKernel::Result {
-                id,
                 kind,
                 data,
                 metadata,
                 display_id,
-            } if id == self.id => {
-                let bytes: usize = data
-                    .iter()
-                    .map(|(k, v)| k.len() + v.to_string().len())
-                    .sum();
-                if bytes > self.result_bytes_left {
-                    self.results_dropped = true;
-                    return;
-                }
-                self.result_bytes_left -= bytes;
-                Event::Result(RichResult {
-                    kind,
-                    data,
-                    metadata,
-                    display_id,
-                })
-            }
-            FromKernel::ClearOutput { id, wait } if id == self.id => Event::ClearOutput { wait },
+                ..
+            } => Event::Result(RichResult {
+                kind,
+                data,
+                metadata,
+                display_id,
+            }),
+            FromKernel::ClearOutput { wait, .. } => Event::ClearOutput { wait },
             FromKernel::Error {
-                id,
-                name,
-                value,
+                mut name,
+                mut value,
                 mut traceback,
-            } if id == self.id && !self.raised => {
+                ..
+            } if !self.raised => {
                 self.raised = true;
-                truncate(&mut traceback, 2 * self.request.traceback_bytes);
+                for text in [&mut name, &mut value, &mut traceback] {
+                    truncate(text, 2 * self.request.traceback_bytes);
+                }
                 Event::Error(PythonError {
                     name,
                     value,
                     traceback,
                 })
             }
-            // Of another execution or a second error: forged.
+            // Out of turn: forged.
             _ => return,
         };
         if !matches!(event, Event::Started { .. }) {

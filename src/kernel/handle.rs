@@ -14,6 +14,7 @@ use tokio::net::unix::pipe::Receiver as PipeReader;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::frame;
 use super::protocol::{FromKernel, MAX_KERNEL_FRAME_BYTES, ToKernel};
 use super::zygote::{Exit, ForkSpec, Zygote};
 use crate::isolation::cgroup::SandboxCgroup;
@@ -125,8 +126,12 @@ impl Kernel {
             .await
             .map_err(|_| Error::Refused("the kernel does not get ready".into()))?
             .context("hear from the kernel")?;
+        let first = match &first {
+            Some(body) => frame::parse(body, 0).context("read the kernel's first frame")?,
+            None => None,
+        };
         match first {
-            Some(FromKernel::Ready {}) => Ok(()),
+            Some(FromKernel::Ready) => Ok(()),
             Some(FromKernel::Failed { step, error }) => Err(Error::Refused(format!(
                 "the kernel failed to {step}: {error}"
             ))),
@@ -180,8 +185,9 @@ impl Frames {
         self.stream.write_all(&body).await
     }
 
-    /// The next frame, `None` at the end of the file. The length is checked before memory is taken.
-    pub(super) async fn next(&mut self) -> io::Result<Option<FromKernel>> {
+    /// The next frame's body, `None` at the end of the file. The length is checked before memory is
+    /// taken.
+    pub(super) async fn next(&mut self) -> io::Result<Option<BytesMut>> {
         loop {
             if let Some(frame) = self.take()? {
                 return Ok(Some(frame));
@@ -193,7 +199,7 @@ impl Frames {
         }
     }
 
-    fn take(&mut self) -> io::Result<Option<FromKernel>> {
+    fn take(&mut self) -> io::Result<Option<BytesMut>> {
         let Some(head) = self.buffer.first_chunk::<4>() else {
             return Ok(None);
         };
@@ -212,12 +218,10 @@ impl Frames {
         }
         self.buffer.advance(4);
         let body = self.buffer.split_to(length);
-        if self.buffer.is_empty() {
+        if self.buffer.is_empty() || length > READ_BYTES {
             // A large frame must not stay as a large buffer for an idle sandbox's life.
-            self.buffer = BytesMut::new();
+            self.buffer = BytesMut::from(&self.buffer[..]);
         }
-        serde_json::from_slice(&body)
-            .map(Some)
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+        Ok(Some(body))
     }
 }

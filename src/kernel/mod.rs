@@ -1,6 +1,7 @@
 //! Kernels: the protocol, the zygote that forks them, and executions.
 
 pub mod execution;
+mod frame;
 pub mod handle;
 pub mod output;
 pub mod protocol;

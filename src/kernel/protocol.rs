@@ -175,12 +175,12 @@ pub enum Change {
     Deleted,
 }
 
-/// Kernel to supervisor. All of it is hostile input.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+/// Kernel to supervisor: an object with `type` (the variant's name in snake case) and its fields.
+/// All of it is hostile input, so it is read by [`super::frame`], with bounds.
+#[derive(Debug, PartialEq)]
 pub enum FromKernel {
     /// Joined and locked down. First frame.
-    Ready {},
+    Ready,
     /// Could not be set up; the process exits.
     Failed {
         /// The step that failed.
@@ -204,10 +204,8 @@ pub enum FromKernel {
         /// MIME type to data: text as text, binary as base64, `application/json` and the like as JSON.
         data: Map<String, Value>,
         /// IPython's metadata of the display.
-        #[serde(default)]
         metadata: Map<String, Value>,
         /// Of `display(..., display_id=...)`.
-        #[serde(default)]
         display_id: Option<String>,
     },
     /// `clear_output()` was called: earlier output of this execution is to be dropped.
@@ -215,7 +213,6 @@ pub enum FromKernel {
         /// As in the request.
         id: u64,
         /// Only once new output comes.
-        #[serde(default)]
         wait: bool,
     },
     /// The execution raised.
@@ -236,10 +233,8 @@ pub enum FromKernel {
         /// IPython's counter, from 1.
         execution_count: u64,
         /// Changes in the working directory, sorted by path.
-        #[serde(default)]
         files: Vec<FileChange>,
         /// More changes happened than `max_files`.
-        #[serde(default)]
         files_truncated: bool,
     },
 }

@@ -13,6 +13,7 @@ use super::error::{Error, ErrorKind};
 use super::sandbox::Sandbox;
 use super::types::{CommandOutcome, CommandSpec};
 use crate::isolation::channel::Channel;
+use crate::isolation::init::NO_PROCESS;
 use crate::isolation::spec::Reply;
 use crate::isolation::{self, Context};
 use crate::kernel::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
@@ -86,7 +87,8 @@ pub async fn run(sandbox: &Sandbox, spec: CommandSpec) -> Result<CommandOutcome,
     let exit_code = match end {
         End::TimedOut => EXIT_TIMED_OUT,
         End::Exited(code) => code,
-        End::NotStarted(detail) => return Err(Error::invalid("cwd", detail)),
+        End::NotStarted((code, _)) if code == NO_PROCESS => return Err(Error::too_many_processes()),
+        End::NotStarted((_, detail)) => return Err(Error::invalid("cwd", detail)),
         End::Lost => {
             sandbox.refuse_closing()?;
             EXIT_SIGNALLED + libc::SIGKILL
@@ -145,7 +147,8 @@ async fn start(
 enum End {
     Exited(i32),
     TimedOut,
-    NotStarted(String),
+    /// Word and sentence.
+    NotStarted((String, String)),
     /// Init died: the sandbox was closed or killed.
     Lost,
 }
@@ -181,13 +184,15 @@ impl Watch {
                     self.texts.1.push_str(&self.err.push(&err));
                 }
                 packet = reply.receive() => {
-                    let Ok(Some(packet)) = packet else { return End::Lost };
+                    let Ok(Some(packet)) = packet else {
+                        return refused.map_or(End::Lost, End::NotStarted);
+                    };
                     match packet.decode() {
                         // Init's word follows when the child has exited.
-                        Ok(Reply::Failed { detail, .. }) => refused = Some(detail),
+                        Ok(Reply::Failed { code, detail }) => refused = Some((code, detail)),
                         Ok(Reply::Exited { code, signal }) => {
                             return match (refused, code, signal) {
-                                (Some(detail), ..) => End::NotStarted(detail),
+                                (Some(refusal), ..) => End::NotStarted(refusal),
                                 (None, Some(code), _) => End::Exited(code),
                                 (None, None, Some(signal)) => End::Exited(EXIT_SIGNALLED + signal),
                                 (None, None, None) => End::Lost,

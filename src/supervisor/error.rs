@@ -69,6 +69,18 @@ impl Error {
         }
     }
 
+    /// The sandbox's limit of processes is used up, so nothing can be started in it.
+    pub fn too_many_processes() -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_processes",
+                "the sandbox has as many processes as it may (processes); end some or close it",
+            )
+        }
+    }
+
     /// There is no live sandbox of that id.
     pub fn sandbox_not_found(id: &str) -> Self {
         let shown: String = id.chars().filter(|c| !c.is_control()).take(64).collect();

@@ -15,6 +15,7 @@ use super::sandbox::Sandbox;
 use super::types::{FileEntry, OpenFile, Upload};
 use crate::isolation;
 use crate::isolation::channel::Channel;
+use crate::isolation::init::NO_PROCESS;
 use crate::isolation::spec::{FileWork, HOME, Reply};
 
 /// Longest between two signs of life of file work: it may be stopped by user code.
@@ -256,6 +257,9 @@ fn refusal(code: &str, detail: &str, path: &str) -> Error {
         .filter(|c| !c.is_control())
         .take(512)
         .collect();
+    if code == NO_PROCESS {
+        return Error::too_many_processes();
+    }
     let (kind, code) = match code {
         "not_found" => (ErrorKind::NotFound, "file_not_found"),
         "link" => (ErrorKind::BadPath, "symbolic_link"),

@@ -103,14 +103,14 @@ impl Sandbox {
         let limits = &host.config.limits;
         let spec = SandboxSpec {
             user_id: user.id(),
-            disk_bytes: upper_bytes(plan),
-            inodes: limits.inodes,
+            disk_bytes: upper_bytes(plan, limits),
+            inodes: inodes(plan, limits),
             root_from_host: false,
             rlimits: rlimits(limits, plan.disk_bytes),
             oom_score_adj: OOM_SCORE_ADJ,
             ablation: host.ablation,
         };
-        let fork = fork_spec(limits, BTreeMap::new(), threads(plan.limits.cpus));
+        let fork = fork_spec(limits, threads(plan.limits.cpus));
         let made = set_up(host, spec, &cgroup, &fork, user.host_id()).await;
         let (init, kernel) = match made {
             Ok(made) => made,
@@ -249,11 +249,19 @@ impl Sandbox {
             let claim = self.claim.lock().expect("not poisoned");
             (claim.env.clone(), claim.threads)
         };
-        let spec = fork_spec(&self.host.config.limits, env, threads);
+        let spec = fork_spec(&self.host.config.limits, threads);
         let init = self.init.process().pidfd();
         let forked = Forked::start(&zygote, init, &self.cgroup, &spec).await?;
         let place = place(&self.host, &self.init, self.user.host_id());
-        forked.join(&place).await
+        let mut kernel = forked.join(&place).await?;
+        // Never by way of the zygote: what it once read, every later kernel has a copy of.
+        if !env.is_empty() {
+            kernel
+                .set_env(&env)
+                .await
+                .map_err(isolation::Error::step("set a kernel's variables"))?;
+        }
+        Ok(kernel)
     }
 
     /// Queues an execution and runs it; events go to the receiver returned.
@@ -488,11 +496,10 @@ fn place<'a>(host: &Host, init: &'a Init, host_id: u32) -> Place<'a> {
     }
 }
 
-fn fork_spec(limits: &Limits, env: BTreeMap<String, String>, threads: u32) -> ForkSpec {
-    let mut all = crate::kernel::base_env();
-    all.extend(env);
+/// The same for every sandbox: nothing of one may enter the zygote's memory.
+fn fork_spec(limits: &Limits, threads: u32) -> ForkSpec {
     ForkSpec {
-        env: all,
+        env: crate::kernel::base_env(),
         rlimits: rlimits(limits, limits.max_disk_bytes),
         threads,
         oom_score_adj: OOM_SCORE_ADJ,
@@ -543,11 +550,23 @@ fn threads(cpus: f64) -> u32 {
     (cpus.ceil() as u32).clamp(1, 64)
 }
 
+/// Memory that an inode of a tmpfs and its directory entry take in the kernel, rounded up.
+const INODE_BYTES: u64 = 2560;
+
+/// Files and directories: all of them together, empty, take at most an eighth of the memory.
+fn inodes(plan: &Plan, limits: &Limits) -> u64 {
+    limits
+        .inodes
+        .min(plan.limits.memory_bytes / 8 / INODE_BYTES)
+}
+
 /// An upper on tmpfs is memory: files may not take so much of it that no kernel could start, so a
-/// sandbox that fills its disk gets ENOSPC and not the OOM killer.
-fn upper_bytes(plan: &Plan) -> u64 {
+/// sandbox that fills its disk gets ENOSPC and not the OOM killer. An eighth stays for kernels.
+fn upper_bytes(plan: &Plan, limits: &Limits) -> u64 {
     let memory_bytes = plan.limits.memory_bytes;
-    plan.disk_bytes.min(memory_bytes - memory_bytes / 8)
+    let for_inodes = inodes(plan, limits) * INODE_BYTES;
+    plan.disk_bytes
+        .min(memory_bytes - memory_bytes / 8 - for_inodes)
 }
 
 fn rlimits(limits: &Limits, disk_bytes: u64) -> BTreeMap<String, u64> {

@@ -1,0 +1,243 @@
+//! Reads what a kernel sends. Any of it may be forged by user code, so nothing here costs more memory
+//! than a small multiple of the frame: fields are kept as they are written (`RawValue`) until the
+//! frame is known to be wanted, and a tree of JSON values is only built of what is small.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+
+use serde::Deserialize;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::protocol::{FileChange, FromKernel, ResultKind};
+
+/// MIME types of one display.
+const MAX_BUNDLE_ENTRIES: usize = 64;
+/// Bytes of a MIME type's name, of a display id.
+const MAX_NAME_BYTES: usize = 256;
+/// Bytes of JSON of which a tree of values is built: it takes some thirty times as much.
+const MAX_TREE_BYTES: usize = 1024 * 1024;
+/// Bytes of IPython's metadata of a display; more is dropped.
+const MAX_METADATA_BYTES: usize = 64 * 1024;
+/// Bytes of the list of changed files; a longer one is dropped and marked.
+const MAX_FILES_BYTES: usize = 8 * 1024 * 1024;
+
+/// A frame's fields, whichever variant has them.
+#[derive(Deserialize)]
+struct Fields<'a> {
+    #[serde(rename = "type", borrow)]
+    variant: Cow<'a, str>,
+    id: Option<u64>,
+    execution_count: Option<u64>,
+    #[serde(borrow)]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow)]
+    display_id: Option<Cow<'a, str>>,
+    wait: Option<bool>,
+    #[serde(borrow)]
+    step: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    error: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    value: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    traceback: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    files: Option<&'a RawValue>,
+    files_truncated: Option<bool>,
+}
+
+/// Reads a frame. `None` for one of another execution than `wanted`, which is not looked into.
+///
+/// # Errors
+/// The frame is not of this protocol.
+pub fn parse(body: &[u8], wanted: u64) -> io::Result<Option<FromKernel>> {
+    let fields: Fields<'_> = serde_json::from_slice(body).map_err(invalid)?;
+    if fields.id.is_some_and(|id| id != wanted) {
+        return Ok(None);
+    }
+    fields.into_frame().map(Some).map_err(invalid)
+}
+
+fn invalid(e: serde_json::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, e)
+}
+
+fn required<T>(field: Option<T>, name: &'static str) -> Result<T, serde_json::Error> {
+    field.ok_or_else(|| serde_json::Error::missing_field(name))
+}
+
+impl Fields<'_> {
+    fn into_frame(self) -> Result<FromKernel, serde_json::Error> {
+        let text = |field: Option<Cow<'_, str>>| field.map(Cow::into_owned).unwrap_or_default();
+        Ok(match &*self.variant {
+            "ready" => FromKernel::Ready,
+            "failed" => FromKernel::Failed {
+                step: text(self.step),
+                error: text(self.error),
+            },
+            "started" => FromKernel::Started {
+                id: required(self.id, "id")?,
+                execution_count: required(self.execution_count, "execution_count")?,
+            },
+            "result" => FromKernel::Result {
+                id: required(self.id, "id")?,
+                kind: kind(required(self.kind, "kind")?)?,
+                data: serde_json::from_str::<Bundle>(required(self.data, "data")?.get())?.0,
+                metadata: metadata(self.metadata),
+                display_id: self
+                    .display_id
+                    .map(Cow::into_owned)
+                    .filter(|id| id.len() <= MAX_NAME_BYTES),
+            },
+            "clear_output" => FromKernel::ClearOutput {
+                id: required(self.id, "id")?,
+                wait: self.wait.unwrap_or_default(),
+            },
+            "error" => FromKernel::Error {
+                id: required(self.id, "id")?,
+                name: text(self.name),
+                value: text(self.value),
+                traceback: text(self.traceback),
+            },
+            "done" => {
+                let (files, files_truncated) = files(self.files)?;
+                FromKernel::Done {
+                    id: required(self.id, "id")?,
+                    execution_count: required(self.execution_count, "execution_count")?,
+                    files,
+                    files_truncated: files_truncated || self.files_truncated.unwrap_or_default(),
+                }
+            }
+            other => {
+                return Err(serde_json::Error::unknown_variant(
+                    other,
+                    &["started", "done"],
+                ));
+            }
+        })
+    }
+}
+
+fn kind(raw: &RawValue) -> Result<ResultKind, serde_json::Error> {
+    serde_json::from_str(raw.get())
+}
+
+fn metadata(raw: Option<&RawValue>) -> Map<String, Value> {
+    raw.filter(|raw| raw.get().len() <= MAX_METADATA_BYTES)
+        .and_then(|raw| serde_json::from_str(raw.get()).ok())
+        .unwrap_or_default()
+}
+
+fn files(raw: Option<&RawValue>) -> Result<(Vec<FileChange>, bool), serde_json::Error> {
+    match raw {
+        None => Ok((Vec::new(), false)),
+        Some(raw) if raw.get().len() > MAX_FILES_BYTES => Ok((Vec::new(), true)),
+        Some(raw) => Ok((serde_json::from_str(raw.get())?, false)),
+    }
+}
+
+/// A MIME bundle within its bounds.
+struct Bundle(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Bundle {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(BundleVisitor)
+    }
+}
+
+struct BundleVisitor;
+
+impl<'de> Visitor<'de> for BundleVisitor {
+    type Value = Bundle;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object from MIME type to data")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Bundle, A::Error> {
+        let mut bundle = Map::new();
+        while let Some((mime, raw)) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
+            if bundle.len() == MAX_BUNDLE_ENTRIES || mime.len() > MAX_NAME_BYTES {
+                return Err(A::Error::custom("a bundle over its bounds"));
+            }
+            bundle.insert(mime.into_owned(), datum(raw).map_err(A::Error::custom)?);
+        }
+        Ok(Bundle(bundle))
+    }
+}
+
+fn datum(raw: &RawValue) -> Result<Value, serde_json::Error> {
+    let text = raw.get();
+    if text.starts_with('"') {
+        return serde_json::from_str(text).map(Value::String);
+    }
+    if text.len() > MAX_TREE_BYTES {
+        return Ok(Value::String(format!(
+            "[{} bytes of JSON were dropped: more than {MAX_TREE_BYTES}]",
+            text.len()
+        )));
+    }
+    serde_json::from_str(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_read_by_their_type() {
+        let body = br#"{"type":"result","id":3,"kind":"display","data":{"text/plain":"1","a/json":{"b":[1]}},"metadata":{},"display_id":null}"#;
+        let Ok(Some(FromKernel::Result { id, data, .. })) = parse(body, 3) else {
+            panic!("not a result");
+        };
+        assert_eq!((id, data["a/json"]["b"][0].as_u64()), (3, Some(1)));
+        let body = br#"{"type":"done","id":3,"execution_count":1,"files":[{"path":"a","size":1,"change":"created"}],"files_truncated":false}"#;
+        let Ok(Some(FromKernel::Done { files, .. })) = parse(body, 3) else {
+            panic!("not done");
+        };
+        assert_eq!(files.len(), 1);
+    }
+
+    #[test]
+    fn frames_of_other_executions_are_not_looked_into() {
+        let body = br#"{"type":"result","id":4,"data":"nonsense"}"#;
+        assert_eq!(parse(body, 3).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_not_of_the_protocol_is_refused() {
+        for body in [
+            &b"[]"[..],
+            b"{}",
+            b"{\"type\":\"gift\"}",
+            b"{\"type\":\"done\"}",
+            b"{\"type\":\"result\",\"id\":1,\"kind\":\"display\",\"data\":[]}",
+            b"\xff",
+        ] {
+            assert!(parse(body, 1).is_err(), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn bundles_and_trees_have_bounds() {
+        let many: String = (0..65).map(|n| format!("\"k{n}\":1,")).collect();
+        let body = format!(r#"{{"type":"result","id":1,"kind":"display","data":{{{many}"z":1}}}}"#);
+        assert!(parse(body.as_bytes(), 1).is_err());
+        let list = "0,".repeat(MAX_TREE_BYTES);
+        let body =
+            format!(r#"{{"type":"result","id":1,"kind":"display","data":{{"x":[{list}0]}}}}"#);
+        let Ok(Some(FromKernel::Result { data, .. })) = parse(body.as_bytes(), 1) else {
+            panic!("not a result");
+        };
+        assert!(data["x"].as_str().unwrap().contains("dropped"));
+    }
+}
