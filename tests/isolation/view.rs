@@ -12,7 +12,8 @@ use crate::{Found, Place, require, upheld_by};
 fn there_is_only_the_loopback_interface_and_it_leads_nowhere() {
     let service = Service::start();
     let sandbox = service.create();
-    assert_eq!(sandbox.stdout("import socket; print(socket.if_nameindex())"), "[(1, 'lo')]\n");
+    let interfaces = "print([line.split(':')[0].strip() for line in open('/proc/net/dev') if ':' in line])";
+    assert_eq!(sandbox.stdout(interfaces), "['lo']\n");
     let on_host = TcpListener::bind("127.0.0.1:0").expect("a port");
     let host_port = on_host.local_addr().expect("an address").port();
     let seen = sandbox.printed(&format!(
@@ -89,13 +90,17 @@ fn nothing_that_is_readable_names_the_host() {
         ("checkout", env!("CARGO_MANIFEST_DIR").into()),
         ("mirror", base_mirror().to_string_lossy().into_owned()),
         ("cgroup", service.instance.clone()),
-        ("host name", format!("{host_name}\n")),
     ];
     let table: String = needles.iter().map(|(name, text)| format!("{name:?}: {text:?}.encode(),")).collect();
     let seen = sandbox.printed(&format!("NEEDLES = {{{table}}}\n{SEARCH}"));
     assert_eq!(seen[0], json!({}));
     assert!(seen[1].as_u64().is_some_and(|files| files > 100), "{} files", seen[1]);
-    assert_eq!(sandbox.stdout("import socket; print(socket.gethostname())"), "sandbox\n");
+    // The host's name may be a short word: looked for where names are kept.
+    let named = sandbox.command(
+        "uname -n; hostname; cat /proc/sys/kernel/hostname /etc/hostname; grep -v '^#' /etc/hosts; env | grep -i host",
+    );
+    let words: Vec<&str> = named["stdout"].as_str().expect("a text").split_whitespace().collect();
+    assert!(words.starts_with(&["sandbox", "sandbox", "sandbox"]) && !words.contains(&&*host_name), "{words:?}");
     assert_ne!(host_name, "sandbox", "this test would see nothing");
     // The search finds what is there.
     let control = "NEEDLES = {'passwd': b'root:x:0:0'}\n".to_owned() + SEARCH;
@@ -142,10 +147,11 @@ fn mounts_are_those_of_the_golden_list() {
     for row in rows {
         let (point, flags) = (row[0].as_str().expect("a path"), row[2].as_array().expect("flags"));
         let has = |flag: &str| flags.contains(&Value::from(flag));
-        assert!(has("nosuid"), "{row}");
-        assert!(has("nodev") || point.starts_with("/dev/") || point == "/dev" || point.starts_with("/proc/"), "{row}");
-        if point.starts_with("/proc/") {
-            assert!(has("ro") || row[1] == "tmpfs" || row[1] == "devtmpfs", "{row}");
+        // A bound device node, as itself or over a file of /proc, is nothing that could be executed.
+        if row[1] != "devtmpfs" {
+            assert!(has("nosuid"), "{row}");
+            assert!(has("nodev") || point.starts_with("/dev"), "{row}");
+            assert!(has("ro") || !point.starts_with("/proc/"), "{row}");
         }
     }
     let mut points: Vec<(String, String)> =
@@ -212,15 +218,10 @@ fn no_device_can_be_made_and_only_harmless_ones_are_there() {
 fn set_uid_programs_stay_the_user() {
     let service = Service::start();
     let sandbox = service.create();
-    let seen = sandbox.command(
-        "find / -xdev -perm /6000 -type f 2>/dev/null | grep -c .; \
-         cp /usr/bin/sleep s; chmod 6755 s; ./s 1000 & sleep 0.2; grep -E '^(Uid|Gid)' /proc/$!/status; \
-         /usr/bin/su -c true root </dev/null; echo su $?",
-    );
-    let stdout = seen["stdout"].as_str().expect("a text");
-    let planted: u32 = stdout.lines().next().and_then(|n| n.parse().ok()).expect("a number");
-    assert!(planted > 0, "the base has set-uid programs, or this says nothing");
-    assert!(stdout.contains("Uid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\nsu 1"), "{stdout}");
+    let planted = sandbox.command("find / -xdev -perm /6000 -type f 2>/dev/null");
+    assert_eq!(planted["stdout"], "", "the base has none");
+    let seen = sandbox.command("cp /usr/bin/sleep s; chmod 6755 s; ./s 1000 & until grep -q ^s$ /proc/$!/comm; do :; done; grep -E '^[UG]id' /proc/$!/status");
+    assert_eq!(seen["stdout"], "Uid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\n", "{seen}");
 }
 
 #[test]
@@ -235,7 +236,8 @@ fn its_own_limits_and_cgroup_cannot_be_changed_from_inside() {
              soft, hard = resource.getrlimit(number)\n    \
              try: resource.setrlimit(number, (hard + 1, hard + 1)); raised.append(name)\n    \
              except (OSError, ValueError): pass\n\
-         try: open('/proc/self/oom_score_adj', 'w').write('-1000'); raised.append('oom_score_adj')\n\
+         fd = os.open('/proc/self/oom_score_adj', os.O_WRONLY)\n\
+         try: os.write(fd, b'-1'); raised.append('oom_score_adj')\n\
          except OSError: pass\n\
          cgroups = [os.path.join(d, n) for d, _, names in os.walk('/sys') for n in names]\n\
          print(json.dumps([raised, cgroups, open('/proc/self/cgroup').read()]))",
