@@ -282,6 +282,8 @@ impl Init<'_> {
     }
 
     fn confine_file_worker(&self) -> Result<super::identity::Sealed, Error> {
+        // A file over RLIMIT_FSIZE is then an error to tell (EFBIG), not a death without a word.
+        sys::ignore_signal(libc::SIGXFSZ, true);
         // It stays non-dumpable (setresuid sees to that), so user code cannot trace it.
         self.root()
             .drop_identity(&self.limits())?

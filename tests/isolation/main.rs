@@ -9,6 +9,7 @@ mod descriptors;
 mod identity;
 mod init;
 mod laboratory;
+mod limits;
 mod neighbours;
 mod syscalls;
 mod view;

@@ -1,0 +1,135 @@
+//! User code finds the kernel's own socket and speaks for it. Whatever it says, only its own
+//! sandbox is harmed.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::fixture::{Sandbox, shown};
+use crate::Scene;
+
+const SOON: Duration = Duration::from_secs(15);
+
+/// Finds the control socket; `frame` makes a frame of an object or of bytes.
+const FIND: &str = "import json, os, socket, stat, struct\n\
+    control = [int(n) for n in os.listdir('/proc/self/fd')\n    \
+        if os.path.exists(f'/proc/self/fd/{n}') and stat.S_ISSOCK(os.fstat(int(n)).st_mode)]\n\
+    assert control, 'no socket was found'\n\
+    def frame(message):\n    \
+        body = message if isinstance(message, bytes) else json.dumps(message).encode()\n    \
+        return struct.pack('>I', len(body)) + body\n\
+    def send(data):\n    \
+        for fd in control:\n        \
+            left = data\n        \
+            while left: left = left[os.write(fd, left):]\n";
+
+#[track_caller]
+fn attack(scene: &Scene, attacker: &Sandbox<'_>, code: &str) -> serde_json::Value {
+    let before = scene.service.process().rss_bytes();
+    let begun = Instant::now();
+    let outcome = attacker.execute_within(5.0, &format!("{FIND}{code}"));
+    assert!(begun.elapsed() < SOON, "{code}: {:?}", begun.elapsed());
+    let growth = scene.service.process().rss_bytes().saturating_sub(before);
+    assert!(growth < 100 << 20, "{code}: {growth} bytes of memory");
+    scene.assert_others_unharmed();
+    outcome
+}
+
+/// After at most two reports of a kernel that cannot be spoken with it is itself again.
+#[track_caller]
+fn assert_recovers(attacker: &Sandbox<'_>) {
+    let recovered = (0..3).any(|_| {
+        let outcome = attacker.execute_within(5.0, "print(1 + 1)");
+        outcome["outcome"] == "ok" && outcome["stdout"] == "2\n"
+    });
+    assert!(recovered, "the sandbox does not recover");
+    attacker.assert_usable();
+}
+
+#[test]
+fn garbage_ends_the_kernel_and_nothing_else() {
+    let scene = Scene::new("limits.interrupt_grace_seconds = 1");
+    let attacker = scene.attacker(&json!({}));
+    for code in [
+        "send(b'\\xff' * 100)",
+        "send(b'\\x00\\x00\\x00\\x05hello')",
+        "send(struct.pack('>I', 0xffffffff) + b'x' * 1000)",
+        "send(struct.pack('>I', 33 << 20) + b'x')",
+        "send(frame(b'[' * 1_000_000))",
+        "send(frame(b'{\"type\":\"result\",\"id\":1,\"data\":' + b'{\"a\":' * 100_000 + b'1' + b'}' * 100_000 + b'}'))",
+        "send(frame({'type': 'nonsense'}))",
+        "send(frame({'type': 'done', 'id': -1}))",
+        "send(frame({'type': 'done', 'id': 'x', 'files': None}))",
+    ] {
+        let outcome = attack(&scene, &attacker, code);
+        assert_eq!((&outcome["outcome"], &outcome["state"]), (&json!("kernel_died"), &json!("lost")), "{code}: {}", shown(&outcome));
+        assert_recovers(&attacker);
+    }
+}
+
+#[test]
+fn a_frame_that_never_ends_is_given_up_with_the_time() {
+    let scene = Scene::new("limits.interrupt_grace_seconds = 1");
+    let attacker = scene.attacker(&json!({}));
+    let outcome = attack(&scene, &attacker, "send(struct.pack('>I', 32 << 20) + b'x')\nimport time\ntime.sleep(100)");
+    assert!(["timeout", "kernel_died"].contains(&outcome["outcome"].as_str().unwrap_or_default()), "{}", shown(&outcome));
+    assert_recovers(&attacker);
+}
+
+#[test]
+fn an_early_end_harms_only_the_forger() {
+    let scene = Scene::new("limits.interrupt_grace_seconds = 1");
+    let attacker = scene.attacker(&json!({}));
+    for code in [
+        // Of this execution, of every one that may come, and of none.
+        "for n in range(1, 50): send(frame({'type': 'done', 'id': n, 'execution_count': 1}))",
+        "for n in range(1, 50): send(frame({'type': 'started', 'id': n, 'execution_count': 1 << 60}))",
+        "for n in range(1, 50): send(frame({'type': 'error', 'id': n, 'name': 'Forged', 'value': '', 'traceback': 'x' * 100000}))",
+        "for n in range(1, 50): send(frame({'type': 'done', 'id': n, 'execution_count': 1, 'files': [{'path': '../../etc/passwd', 'size': 1 << 62, 'change': 'created'}] * 1000}))",
+        "send(frame({'type': 'ready'}) * 10)",
+        "send(frame({'type': 'failed', 'step': 's', 'error': 'e'}) * 10)",
+        "send(frame({'type': 'done', 'id': 1 << 63, 'execution_count': 1}))",
+        "import time\nfor n in range(1, 50): send(frame({'type': 'done', 'id': n, 'execution_count': 1}))\ntime.sleep(1000)",
+    ] {
+        let outcome = attack(&scene, &attacker, code);
+        assert!(outcome["outcome"].is_string(), "{code}: {}", shown(&outcome));
+        assert_recovers(&attacker);
+    }
+}
+
+#[test]
+fn results_without_end_are_bounded() {
+    let scene = Scene::new("limits.interrupt_grace_seconds = 1\nlimits.result_bytes = 1000000");
+    let attacker = scene.attacker(&json!({}));
+    let outcome = attack(
+        &scene,
+        &attacker,
+        "for n in range(1, 3):\n    for _ in range(300): send(frame({'type': 'result', 'id': n, 'kind': 'display', 'data': {'text/plain': 'x' * 1_000_000}}))",
+    );
+    assert!(outcome.to_string().len() < 4_000_000, "{} bytes", outcome.to_string().len());
+    assert_recovers(&attacker);
+    // And bundles of nothing.
+    let outcome = attack(
+        &scene,
+        &attacker,
+        "empty = frame({'type': 'result', 'id': 2, 'kind': 'display', 'data': {}, 'metadata': {'m': 'x' * 1000}}) * 1000\nfor _ in range(100): send(empty)",
+    );
+    assert!(outcome.to_string().len() < 8_000_000, "{} bytes", outcome.to_string().len());
+    assert_recovers(&attacker);
+}
+
+#[test]
+fn a_socket_that_is_shut_down_is_told_at_once() {
+    let scene = Scene::new("limits.interrupt_grace_seconds = 1");
+    let attacker = scene.attacker(&json!({}));
+    for code in [
+        "for fd in control: socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RDWR)\nimport time\ntime.sleep(1000)",
+        "for fd in control: os.close(fd)\nimport time\ntime.sleep(1000)",
+    ] {
+        let begun = Instant::now();
+        let outcome = attack(&scene, &attacker, code);
+        assert_eq!(outcome["outcome"], "kernel_died", "{}", shown(&outcome));
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert_recovers(&attacker);
+    }
+}
