@@ -27,10 +27,15 @@ fn python() -> PathBuf {
         return python;
     }
     let _ = fs::remove_dir_all(&venv);
-    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&venv), INSTALL);
+    let made = run(
+        Command::new("python3").args(["-m", "venv"]).arg(&venv),
+        INSTALL,
+    );
     assert_eq!(made.code, Some(0), "{made:?}");
     let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(&requirements);
+    install
+        .args(["-m", "pip", "install", "--quiet", "--requirement"])
+        .arg(&requirements);
     let made = run(&mut install, INSTALL);
     assert_eq!(made.code, Some(0), "{made:?}");
     fs::write(&installed, wanted).expect("a file can be written");
@@ -40,7 +45,9 @@ fn python() -> PathBuf {
 #[track_caller]
 fn drive(service: &Service, key: &[&str]) {
     let mut flow = Command::new(python());
-    flow.arg(Path::new(CLIENTS).join("mcp_flow.py")).arg(format!("http://{}/mcp", service.address)).args(key);
+    flow.arg(Path::new(CLIENTS).join("mcp_flow.py"))
+        .arg(format!("http://{}/mcp", service.address))
+        .args(key);
     let ran = run(&mut flow, FLOW);
     println!("{}", ran.stdout);
     assert_eq!(ran.code, Some(0), "{}\n{}", ran.stdout, ran.stderr);

@@ -27,6 +27,9 @@ const TOP: &str = "sandcell";
 /// Period of the CPU quota: the kernel's default (cgroup v2 documentation, cpu.max).
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// On v1 TCP buffers may take this part of the memory limit beside it (v2 counts them within).
+const V1_SOCKET_SHARE: i64 = 16;
+
 /// Where the controllers are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layout {
@@ -312,6 +315,9 @@ impl SandboxCgroup {
                 require_no_swap()?;
             }
         } else {
+            // v1 charges socket buffers to nobody until this limit is set, and counts them apart.
+            let socket_bytes = memory_bytes / V1_SOCKET_SHARE;
+            memory.set_tcp_limit(socket_bytes).map_err(|e| failed("socket memory", e))?;
             set_v1_memory(&memory, &dir, memory_bytes).map_err(|e| failed("memory", e))?;
         }
         let (dir, v2) = self.pids();

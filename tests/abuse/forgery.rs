@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::fixture::{Sandbox, shown};
 use crate::Scene;
+use crate::fixture::{Sandbox, shown};
 
 const SOON: Duration = Duration::from_secs(15);
 
@@ -62,7 +62,12 @@ fn garbage_ends_the_kernel_and_nothing_else() {
         "send(frame({'type': 'done', 'id': 'x', 'files': None}))",
     ] {
         let outcome = attack(&scene, &attacker, code);
-        assert_eq!((&outcome["outcome"], &outcome["state"]), (&json!("kernel_died"), &json!("lost")), "{code}: {}", shown(&outcome));
+        assert_eq!(
+            (&outcome["outcome"], &outcome["state"]),
+            (&json!("kernel_died"), &json!("lost")),
+            "{code}: {}",
+            shown(&outcome)
+        );
         assert_recovers(&attacker);
     }
 }
@@ -71,8 +76,16 @@ fn garbage_ends_the_kernel_and_nothing_else() {
 fn a_frame_that_never_ends_is_given_up_with_the_time() {
     let scene = Scene::new("limits.interrupt_grace_seconds = 1");
     let attacker = scene.attacker(&json!({}));
-    let outcome = attack(&scene, &attacker, "send(struct.pack('>I', 32 << 20) + b'x')\nimport time\ntime.sleep(100)");
-    assert!(["timeout", "kernel_died"].contains(&outcome["outcome"].as_str().unwrap_or_default()), "{}", shown(&outcome));
+    let outcome = attack(
+        &scene,
+        &attacker,
+        "send(struct.pack('>I', 32 << 20) + b'x')\nimport time\ntime.sleep(100)",
+    );
+    assert!(
+        ["timeout", "kernel_died"].contains(&outcome["outcome"].as_str().unwrap_or_default()),
+        "{}",
+        shown(&outcome)
+    );
     assert_recovers(&attacker);
 }
 
@@ -92,7 +105,11 @@ fn an_early_end_harms_only_the_forger() {
         "import time\nfor n in range(1, 50): send(frame({'type': 'done', 'id': n, 'execution_count': 1}))\ntime.sleep(1000)",
     ] {
         let outcome = attack(&scene, &attacker, code);
-        assert!(outcome["outcome"].is_string(), "{code}: {}", shown(&outcome));
+        assert!(
+            outcome["outcome"].is_string(),
+            "{code}: {}",
+            shown(&outcome)
+        );
         assert_recovers(&attacker);
     }
 }
@@ -106,7 +123,11 @@ fn results_without_end_are_bounded() {
         &attacker,
         "for n in range(1, 3):\n    for _ in range(300): send(frame({'type': 'result', 'id': n, 'kind': 'display', 'data': {'text/plain': 'x' * 1_000_000}}))",
     );
-    assert!(outcome.to_string().len() < 4_000_000, "{} bytes", outcome.to_string().len());
+    assert!(
+        outcome.to_string().len() < 4_000_000,
+        "{} bytes",
+        outcome.to_string().len()
+    );
     assert_recovers(&attacker);
     // And bundles of nothing.
     let outcome = attack(
@@ -114,7 +135,11 @@ fn results_without_end_are_bounded() {
         &attacker,
         "empty = frame({'type': 'result', 'id': 2, 'kind': 'display', 'data': {}, 'metadata': {'m': 'x' * 1000}}) * 1000\nfor _ in range(100): send(empty)",
     );
-    assert!(outcome.to_string().len() < 8_000_000, "{} bytes", outcome.to_string().len());
+    assert!(
+        outcome.to_string().len() < 8_000_000,
+        "{} bytes",
+        outcome.to_string().len()
+    );
     assert_recovers(&attacker);
 }
 
@@ -129,7 +154,11 @@ fn a_socket_that_is_shut_down_is_told_at_once() {
         let begun = Instant::now();
         let outcome = attack(&scene, &attacker, code);
         assert_eq!(outcome["outcome"], "kernel_died", "{}", shown(&outcome));
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begun.elapsed()
+        );
         assert_recovers(&attacker);
     }
 }

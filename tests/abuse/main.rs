@@ -53,15 +53,27 @@ impl Scene {
         let begun = Instant::now();
         let neighbour = self.service.sandbox(&self.neighbour);
         neighbour.assert_usable();
-        assert_eq!(self.service.get("/health").ok().json(), json!({ "status": "healthy" }));
-        assert!(begun.elapsed() < NEIGHBOUR, "the neighbour took {:?}", begun.elapsed());
+        assert_eq!(
+            self.service.get("/health").ok().json(),
+            json!({ "status": "healthy" })
+        );
+        assert!(
+            begun.elapsed() < NEIGHBOUR,
+            "the neighbour took {:?}",
+            begun.elapsed()
+        );
     }
 }
 
 /// Asserts how an execution ended.
 #[track_caller]
 fn assert_ended(outcome: &Value, how: &str, state: &str) {
-    assert_eq!((&outcome["outcome"], &outcome["state"]), (&json!(how), &json!(state)), "{}", shown(outcome));
+    assert_eq!(
+        (&outcome["outcome"], &outcome["state"]),
+        (&json!(how), &json!(state)),
+        "{}",
+        shown(outcome)
+    );
 }
 
 /// Asserts that an execution raised an exception of this name.

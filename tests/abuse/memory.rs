@@ -33,15 +33,23 @@ fn files_and_heap_share_one_limit() {
     scene.assert_unharmed(&attacker);
     // Once the files are gone there is room for the same.
     attacker.command("rm /tmp/t /dev/shm/s f");
-    assert_eq!(attacker.stdout("b = bytearray(120 << 20); print(len(b))"), format!("{}\n", 120 << 20));
+    assert_eq!(
+        attacker.stdout("b = bytearray(120 << 20); print(len(b))"),
+        format!("{}\n", 120 << 20)
+    );
 }
 
 #[test]
 fn files_alone_cannot_take_the_memory_that_a_kernel_needs() {
     let scene = Scene::new("");
     let attacker = scene.attacker(&json!({ "memory_bytes": SMALL }));
-    let outcome = attacker.execute("f = open('f', 'wb', buffering=0)\nwhile True: f.write(bytes(1 << 20))");
-    assert!(["error", "out_of_memory"].contains(&outcome["outcome"].as_str().unwrap_or_default()), "{}", shown(&outcome));
+    let outcome =
+        attacker.execute("f = open('f', 'wb', buffering=0)\nwhile True: f.write(bytes(1 << 20))");
+    assert!(
+        ["error", "out_of_memory"].contains(&outcome["outcome"].as_str().unwrap_or_default()),
+        "{}",
+        shown(&outcome)
+    );
     scene.assert_others_unharmed();
     // Whatever happened, the client can find out, delete the file and go on.
     attacker.command("rm f");
@@ -55,8 +63,15 @@ fn a_child_s_memory_is_the_sandbox_s() {
     let attacker = scene.attacker(&json!({ "memory_bytes": SMALL }));
     let answer = attacker.command("tail -c 1G /dev/zero");
     assert_eq!(answer["out_of_memory"], true, "{}", shown(&answer));
-    let outcome = attacker.execute("import subprocess\nprint(subprocess.run(['tail', '-c', '1G', '/dev/zero']).returncode)");
-    assert_eq!(outcome["usage"]["limits_hit"], json!(["memory"]), "{}", shown(&outcome));
+    let outcome = attacker.execute(
+        "import subprocess\nprint(subprocess.run(['tail', '-c', '1G', '/dev/zero']).returncode)",
+    );
+    assert_eq!(
+        outcome["usage"]["limits_hit"],
+        json!(["memory"]),
+        "{}",
+        shown(&outcome)
+    );
     scene.assert_unharmed(&attacker);
 }
 

@@ -15,9 +15,16 @@ fn assert_bounded(scene: &Scene, code: &str, most_bytes: usize) -> Value {
     let attacker = scene.attacker(&json!({}));
     let before = scene.service.process().rss_bytes();
     let path = attacker.path("execute");
-    let answer = scene.service.post(&path, "text/plain", code.as_bytes()).ok();
+    let answer = scene
+        .service
+        .post(&path, "text/plain", code.as_bytes())
+        .ok();
     let outcome = answer.json();
-    assert!(answer.body.len() < most_bytes, "{} bytes", answer.body.len());
+    assert!(
+        answer.body.len() < most_bytes,
+        "{} bytes",
+        answer.body.len()
+    );
     let growth = scene.service.process().rss_bytes().saturating_sub(before);
     assert!(growth < FLAT_BYTES, "{growth} bytes of memory");
     scene.assert_unharmed(&attacker);
@@ -32,17 +39,28 @@ fn half_a_gigabyte_of_text_is_cut_and_marked() {
         "import os\nblock = b'x' * (1 << 16)\nfor _ in range(1 << 13):\n    left = block\n    while left: left = left[os.write(1, left):]",
         2 * MIB,
     );
-    assert_eq!((&outcome["outcome"], &outcome["truncated"]), (&json!("ok"), &json!(true)));
+    assert_eq!(
+        (&outcome["outcome"], &outcome["truncated"]),
+        (&json!("ok"), &json!(true))
+    );
     assert_eq!(outcome["usage"]["limits_hit"], json!(["output"]));
     let stdout = outcome["stdout"].as_str().expect("a text");
     let dropped = (512 * MIB - MIB).to_string();
-    assert!(stdout.len() >= MIB && stdout[MIB..].contains(&dropped), "{}", &stdout[MIB..]);
+    assert!(
+        stdout.len() >= MIB && stdout[MIB..].contains(&dropped),
+        "{}",
+        &stdout[MIB..]
+    );
 }
 
 #[test]
 fn output_of_children_is_cut_too() {
     let scene = Scene::new("");
-    let outcome = assert_bounded(&scene, "!head -c 200000000 /dev/zero >&2; head -c 200000000 /dev/zero", 20 * MIB);
+    let outcome = assert_bounded(
+        &scene,
+        "!head -c 200000000 /dev/zero >&2; head -c 200000000 /dev/zero",
+        20 * MIB,
+    );
     assert_eq!(outcome["truncated"], true, "{}", shown(&outcome));
 }
 
@@ -51,10 +69,17 @@ fn output_without_a_reader_ends_with_its_time() {
     let scene = Scene::new("limits.interrupt_grace_seconds = 1\nlimits.output_bytes = 1073741824");
     let attacker = scene.attacker(&json!({}));
     let before = scene.service.process().rss_bytes();
-    let body = json!({ "code": "while True: print('x' * 100000)", "timeout_seconds": 2, "stream": true }).to_string();
+    let body =
+        json!({ "code": "while True: print('x' * 100000)", "timeout_seconds": 2, "stream": true })
+            .to_string();
     let path = attacker.path("execute");
     let headers: &[_] = &[("Content-Type", "application/json")];
-    let request = crate::fixture::http::Request { method: "POST", path: &path, headers, body: body.as_bytes() };
+    let request = crate::fixture::http::Request {
+        method: "POST",
+        path: &path,
+        headers,
+        body: body.as_bytes(),
+    };
     let unread = scene.service.begin(&request);
     // The next one has its turn although nobody takes what the first one says.
     let begun = std::time::Instant::now();
@@ -72,9 +97,17 @@ fn a_giant_traceback_is_cut() {
     let scene = Scene::new("");
     let outcome = assert_bounded(&scene, "raise ValueError('x' * 50_000_000)", MIB);
     assert_raised(&outcome, "ValueError");
-    let outcome = assert_bounded(&scene, "raise type('N' * 1_000_000, (Exception,), {})('v')", MIB);
+    let outcome = assert_bounded(
+        &scene,
+        "raise type('N' * 1_000_000, (Exception,), {})('v')",
+        MIB,
+    );
     assert_eq!(outcome["outcome"], "error", "{}", shown(&outcome));
-    let outcome = assert_bounded(&scene, "def f(n):\n    try: return f(n - 1) if n else 1 / 0\n    except Exception as e: raise ValueError('x' * 10000) from e\nf(300)", MIB);
+    let outcome = assert_bounded(
+        &scene,
+        "def f(n):\n    try: return f(n - 1) if n else 1 / 0\n    except Exception as e: raise ValueError('x' * 10000) from e\nf(300)",
+        MIB,
+    );
     assert_raised(&outcome, "ValueError");
 }
 
@@ -104,7 +137,11 @@ fn displays_without_end_are_cut() {
 #[test]
 fn file_changes_without_end_are_cut() {
     let scene = Scene::new("limits.files = 100");
-    let outcome = assert_bounded(&scene, "for i in range(3000): open(f'{i:0200}', 'w').close()", MIB);
+    let outcome = assert_bounded(
+        &scene,
+        "for i in range(3000): open(f'{i:0200}', 'w').close()",
+        MIB,
+    );
     assert_eq!(outcome["files"].as_array().map(Vec::len), Some(100));
     assert_eq!(outcome["truncated"], true);
 }

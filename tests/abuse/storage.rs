@@ -21,11 +21,23 @@ fn a_full_disk_is_an_exception_and_nothing_of_it_is_on_the_host_s_disk() {
     );
     assert_eq!(outcome["stdout"], "ENOSPC True\n", "{}", shown(&outcome));
     for place in ["/tmp", "/dev/shm", "/var/tmp"] {
-        let code = format!("import errno, os\ntry: open('{place}/x', 'wb').write(bytes(4 << 20)); print('written')\nexcept OSError as e: print(errno.errorcode[e.errno])");
-        assert_eq!(attacker.stdout(&code), "ENOSPC\n", "{place} has no room of its own");
+        let code = format!(
+            "import errno, os\ntry: open('{place}/x', 'wb').write(bytes(4 << 20)); print('written')\nexcept OSError as e: print(errno.errorcode[e.errno])"
+        );
+        assert_eq!(
+            attacker.stdout(&code),
+            "ENOSPC\n",
+            "{place} has no room of its own"
+        );
     }
-    attacker.upload("more", &vec![0; 4 << 20]).refused(507, "disk_full");
-    assert_eq!(used_bytes(scene.service.data_dir()), before, "the upper has its place from the start");
+    attacker
+        .upload("more", &vec![0; 4 << 20])
+        .refused(507, "disk_full");
+    assert_eq!(
+        used_bytes(scene.service.data_dir()),
+        before,
+        "the upper has its place from the start"
+    );
     scene.assert_unharmed(&attacker);
     attacker.command("rm -f f* /tmp/x /dev/shm/x /var/tmp/x");
     attacker.upload("more", &vec![0; 4 << 20]).ok();
@@ -35,7 +47,11 @@ fn a_full_disk_is_an_exception_and_nothing_of_it_is_on_the_host_s_disk() {
 fn used_bytes(dir: &std::path::Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let entries = std::fs::read_dir(dir).expect("the directory is there");
-    entries.flatten().filter_map(|e| e.metadata().ok()).map(|m| m.blocks() * 512).sum()
+    entries
+        .flatten()
+        .filter_map(|e| e.metadata().ok())
+        .map(|m| m.blocks() * 512)
+        .sum()
 }
 
 #[test]
@@ -72,9 +88,18 @@ fn an_exbibyte_of_nothing_is_refused_before_a_byte_is_read() {
              except OSError as e: print(errno.errorcode[e.errno])\n    \
              os.close(fd)",
     );
-    let answers: Vec<&str> = outcome["stdout"].as_str().expect("a text").lines().collect();
+    let answers: Vec<&str> = outcome["stdout"]
+        .as_str()
+        .expect("a text")
+        .lines()
+        .collect();
     assert_eq!(answers.len(), 6, "{}", shown(&outcome));
-    assert!(answers.iter().all(|a| ["EFBIG", "EINVAL", "ENOSPC"].contains(a)), "{answers:?}");
+    assert!(
+        answers
+            .iter()
+            .all(|a| ["EFBIG", "EINVAL", "ENOSPC"].contains(a)),
+        "{answers:?}"
+    );
     assert_eq!(attacker.files(), [("sparse".to_owned(), 0)]);
     scene.assert_unharmed(&attacker);
 }
@@ -83,10 +108,21 @@ fn an_exbibyte_of_nothing_is_refused_before_a_byte_is_read() {
 fn descriptors_are_limited_and_the_next_execution_works() {
     let scene = Scene::new("");
     let attacker = scene.attacker(&json!({}));
-    let outcome = attacker.execute("import os\nkept = []\nwhile True: kept.append(os.open('/dev/null', os.O_RDONLY))");
+    let outcome = attacker.execute(
+        "import os\nkept = []\nwhile True: kept.append(os.open('/dev/null', os.O_RDONLY))",
+    );
     assert_raised(&outcome, "OSError");
-    assert!(outcome["error_value"].as_str().is_some_and(|v| v.contains("Too many open files")), "{}", shown(&outcome));
-    assert_eq!(attacker.stdout("print(len(kept) > 1000)\nfor fd in kept: os.close(fd)"), "True\n");
+    assert!(
+        outcome["error_value"]
+            .as_str()
+            .is_some_and(|v| v.contains("Too many open files")),
+        "{}",
+        shown(&outcome)
+    );
+    assert_eq!(
+        attacker.stdout("print(len(kept) > 1000)\nfor fd in kept: os.close(fd)"),
+        "True\n"
+    );
     scene.assert_unharmed(&attacker);
 }
 
@@ -146,14 +182,21 @@ fn files_that_change_while_they_are_read_are_no_torn_success() {
          t = threading.Thread(target=change, daemon=True); t.start()",
     );
     let path = format!("{}/f", attacker.path("download"));
-    let request = crate::fixture::http::Request { method: "GET", path: &path, ..Default::default() };
+    let request = crate::fixture::http::Request {
+        method: "GET",
+        path: &path,
+        ..Default::default()
+    };
     let (mut whole, mut broken) = (0, 0);
     for _ in 0..50 {
-        let incoming = crate::fixture::http::begin(scene.service.address, &request).expect("a head comes");
+        let incoming =
+            crate::fixture::http::begin(scene.service.address, &request).expect("a head comes");
         // The length was promised: less of it breaks the connection off.
         match incoming.finish() {
             Ok(answer) => {
-                let length = answer.header("content-length").and_then(|l| l.parse::<usize>().ok());
+                let length = answer
+                    .header("content-length")
+                    .and_then(|l| l.parse::<usize>().ok());
                 assert_eq!((answer.status, Some(answer.body.len())), (200, length));
                 whole += 1;
             }

@@ -18,7 +18,11 @@ fn ends_in_time(code: &str, state: &str) {
     let begun = Instant::now();
     let outcome = attacker.execute_within(1.0, code);
     assert_ended(&outcome, "timeout", state);
-    assert!(begun.elapsed() >= Duration::from_secs(1) && begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= Duration::from_secs(1) && begun.elapsed() < IN_TIME,
+        "{:?}",
+        begun.elapsed()
+    );
     let kept = if state == "kept" { "True\n" } else { "False\n" };
     assert_eq!(attacker.stdout("print('kept' in globals())"), kept);
     scene.assert_unharmed(&attacker);
@@ -41,7 +45,10 @@ fn an_awaited_sleep() {
 
 #[test]
 fn a_child_that_is_waited_for() {
-    ends_in_time("import subprocess\nsubprocess.run(['sleep', '1000'])", "kept");
+    ends_in_time(
+        "import subprocess\nsubprocess.run(['sleep', '1000'])",
+        "kept",
+    );
 }
 
 #[test]
@@ -51,7 +58,10 @@ fn a_shell_command_of_ipython() {
 
 #[test]
 fn an_ignored_interrupt() {
-    ends_in_time("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", "lost");
+    ends_in_time(
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+        "lost",
+    );
 }
 
 #[test]
@@ -64,7 +74,10 @@ fn a_masked_interrupt() {
 
 #[test]
 fn an_interrupt_that_is_caught() {
-    ends_in_time("while True:\n    try:\n        while True: pass\n    except BaseException: pass", "lost");
+    ends_in_time(
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+        "lost",
+    );
 }
 
 #[test]
@@ -74,7 +87,10 @@ fn a_loop_in_c() {
 
 #[test]
 fn a_finally_that_hangs() {
-    ends_in_time("try:\n    while True: pass\nfinally:\n    import itertools; sum(itertools.repeat(1))", "lost");
+    ends_in_time(
+        "try:\n    while True: pass\nfinally:\n    import itertools; sum(itertools.repeat(1))",
+        "lost",
+    );
 }
 
 #[test]
@@ -114,10 +130,21 @@ fn exit_handlers_that_hang_do_not_hold_a_close() {
 fn asking_for_input_never_hangs() {
     let scene = Scene::new(GRACE);
     let attacker = scene.attacker(&json!({}));
-    for code in ["input('name? ')", "import getpass\ngetpass.getpass()", "import sys\nraise EOFError if sys.stdin.read() == '' else 0"] {
-        assert_eq!(attacker.execute_within(5.0, code)["error"], "EOFError", "{code}");
+    for code in [
+        "input('name? ')",
+        "import getpass\ngetpass.getpass()",
+        "import sys\nraise EOFError if sys.stdin.read() == '' else 0",
+    ] {
+        assert_eq!(
+            attacker.execute_within(5.0, code)["error"],
+            "EOFError",
+            "{code}"
+        );
     }
-    assert_eq!(attacker.execute_within(5.0, "breakpoint()\nprint('on')")["stdout"], "on\n");
+    assert_eq!(
+        attacker.execute_within(5.0, "breakpoint()\nprint('on')")["stdout"],
+        "on\n"
+    );
     scene.assert_unharmed(&attacker);
 }
 
@@ -132,8 +159,10 @@ fn a_hog_gets_no_more_than_its_share() {
          while time.monotonic() < end: pass\n\
          if os.getppid() != 0: os._exit(0)",
     );
-    let used = ["cpu_user_seconds", "cpu_system_seconds"].map(|key| outcome["usage"][key].as_f64().expect("a number"));
-    let share = used.iter().sum::<f64>() / outcome["usage"]["wall_seconds"].as_f64().expect("a number");
+    let used = ["cpu_user_seconds", "cpu_system_seconds"]
+        .map(|key| outcome["usage"][key].as_f64().expect("a number"));
+    let share =
+        used.iter().sum::<f64>() / outcome["usage"]["wall_seconds"].as_f64().expect("a number");
     assert!(share < 0.4, "{share}: {}", outcome["usage"]);
     scene.assert_unharmed(&attacker);
 }

@@ -40,7 +40,9 @@ fn an_execution_ends_when_its_sandbox_is_closed() {
     let begun = Instant::now();
     sandbox.close().ok();
     assert!(begun.elapsed() < SOON);
-    let last = std::iter::from_fn(|| events.event()).last().expect("an end");
+    let last = std::iter::from_fn(|| events.event())
+        .last()
+        .expect("an end");
     assert_eq!(last["type"], "ended", "{last}");
     assert_eq!(last["outcome"], "interrupted", "{last}");
     assert_eq!(last["state"], "lost", "{last}");
@@ -57,7 +59,8 @@ fn executing_while_closing_is_refused_or_interrupted_never_stuck() {
         let (status, text) = thread::scope(|scope| {
             let execution = scope.spawn(|| {
                 barrier.wait();
-                let answer = service.post(&sandbox.path("execute"), "text/plain", b"while True: pass");
+                let answer =
+                    service.post(&sandbox.path("execute"), "text/plain", b"while True: pass");
                 (answer.status, answer.text())
             });
             barrier.wait();
@@ -83,7 +86,9 @@ fn a_command_ends_when_its_sandbox_is_closed() {
             let answer = service.post_json(&sandbox.path("command"), &body);
             (answer.status, answer.text())
         });
-        host::wait_until("the command has begun", SOON, || !sandbox.files().is_empty());
+        host::wait_until("the command has begun", SOON, || {
+            !sandbox.files().is_empty()
+        });
         sandbox.close().ok();
         command.join().expect("no panic")
     });
@@ -97,15 +102,28 @@ fn a_client_that_disconnects_interrupts_its_code() {
     sandbox.execute("state = 'kept'; ticks = 0");
     let code = "import time\nopen('begun', 'w').close()\nwhile True:\n    ticks += 1\n    time.sleep(0.02)";
     let path = sandbox.path("execute");
-    let request = Request { method: "POST", path: &path, headers: &[], body: code.as_bytes() };
+    let request = Request {
+        method: "POST",
+        path: &path,
+        headers: &[],
+        body: code.as_bytes(),
+    };
     let mut stream = service.connect();
-    std::io::Write::write_all(&mut stream, &crate::fixture::http::head(service.address, &request)).expect("sent");
+    std::io::Write::write_all(
+        &mut stream,
+        &crate::fixture::http::head(service.address, &request),
+    )
+    .expect("sent");
     std::io::Write::write_all(&mut stream, request.body).expect("sent");
     host::wait_until("the code has begun", SOON, || !sandbox.files().is_empty());
     drop(stream);
     let begun = Instant::now();
     assert_eq!(sandbox.stdout("first = ticks; print(state)"), "kept\n");
-    assert!(begun.elapsed() < SOON, "the code ran on for {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < SOON,
+        "the code ran on for {:?}",
+        begun.elapsed()
+    );
     assert_eq!(sandbox.stdout("print(first == ticks > 0)"), "True\n");
 }
 
@@ -118,7 +136,11 @@ fn a_reader_of_lines_that_disconnects_interrupts_its_code() {
     drop(events);
     let begun = Instant::now();
     assert_eq!(sandbox.stdout("print(n > 0)"), "True\n");
-    assert!(begun.elapsed() < SOON, "the code ran on for {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < SOON,
+        "the code ran on for {:?}",
+        begun.elapsed()
+    );
 }
 
 #[test]
@@ -128,13 +150,26 @@ fn a_client_that_disconnects_kills_its_command() {
     let body = json!({ "command": "touch begun; (sleep 1000 & sleep 1000)" }).to_string();
     let path = sandbox.path("command");
     let headers: &[_] = &[("Content-Type", "application/json")];
-    let request = Request { method: "POST", path: &path, headers, body: body.as_bytes() };
+    let request = Request {
+        method: "POST",
+        path: &path,
+        headers,
+        body: body.as_bytes(),
+    };
     let mut stream = service.connect();
-    std::io::Write::write_all(&mut stream, &crate::fixture::http::head(service.address, &request)).expect("sent");
+    std::io::Write::write_all(
+        &mut stream,
+        &crate::fixture::http::head(service.address, &request),
+    )
+    .expect("sent");
     std::io::Write::write_all(&mut stream, request.body).expect("sent");
-    host::wait_until("the command has begun", SOON, || !sandbox.files().is_empty());
+    host::wait_until("the command has begun", SOON, || {
+        !sandbox.files().is_empty()
+    });
     assert!(!sandbox.processes("command-0").is_empty());
     drop(stream);
-    host::wait_until("the command's processes are gone", SOON, || sandbox.processes("command-0").is_empty());
+    host::wait_until("the command's processes are gone", SOON, || {
+        sandbox.processes("command-0").is_empty()
+    });
     sandbox.assert_usable();
 }

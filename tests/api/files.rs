@@ -23,17 +23,26 @@ fn bytes_come_back_as_they_were_sent() {
     ] {
         let answer = sandbox.upload(name, content).ok().json();
         assert_eq!(answer, json!({ "file_path": name }));
-        assert!(sandbox.download(name).ok().body == content, "{name} differs");
+        assert!(
+            sandbox.download(name).ok().body == content,
+            "{name} differs"
+        );
     }
     let mut sizes = sandbox.files();
     sizes.sort();
-    assert_eq!(sizes, [
-        ("bytes".to_owned(), 256),
-        ("deep/er/and/deeper/file.bin".to_owned(), 15),
-        ("empty".to_owned(), 0),
-        ("large".to_owned(), large.len() as u64),
-    ]);
-    assert_eq!(sandbox.stdout("import os\nprint(os.stat('large').st_uid, os.access('large', os.W_OK))"), "1000 True\n");
+    assert_eq!(
+        sizes,
+        [
+            ("bytes".to_owned(), 256),
+            ("deep/er/and/deeper/file.bin".to_owned(), 15),
+            ("empty".to_owned(), 0),
+            ("large".to_owned(), large.len() as u64),
+        ]
+    );
+    assert_eq!(
+        sandbox.stdout("import os\nprint(os.stat('large').st_uid, os.access('large', os.W_OK))"),
+        "1000 True\n"
+    );
 }
 
 #[test]
@@ -46,14 +55,44 @@ fn the_path_of_an_upload_comes_as_part_query_or_file_name() {
         service.post(&path, &content_type, &body)
     };
     for (query, parts, placed) in [
-        ("", vec![("file", Some("own name.txt"), &b"1"[..])], "own name.txt"),
-        ("", vec![("file", Some("x"), b"1"), ("file_path", None, &b"after.txt"[..])], "after.txt"),
-        ("?file_path=q/%C3%A4.txt", vec![("file", Some("x"), &b"1"[..])], "q/ä.txt"),
-        ("?file_path=dir/", vec![("file", Some("../../x.txt"), &b"1"[..])], "dir/x.txt"),
-        ("?file_path=/home/user/home.txt", vec![("file", Some("x"), &b"1"[..])], "home.txt"),
-        ("?file_path=/app/results/app.txt", vec![("file", Some("x"), &b"1"[..])], "app.txt"),
+        (
+            "",
+            vec![("file", Some("own name.txt"), &b"1"[..])],
+            "own name.txt",
+        ),
+        (
+            "",
+            vec![
+                ("file", Some("x"), b"1"),
+                ("file_path", None, &b"after.txt"[..]),
+            ],
+            "after.txt",
+        ),
+        (
+            "?file_path=q/%C3%A4.txt",
+            vec![("file", Some("x"), &b"1"[..])],
+            "q/ä.txt",
+        ),
+        (
+            "?file_path=dir/",
+            vec![("file", Some("../../x.txt"), &b"1"[..])],
+            "dir/x.txt",
+        ),
+        (
+            "?file_path=/home/user/home.txt",
+            vec![("file", Some("x"), &b"1"[..])],
+            "home.txt",
+        ),
+        (
+            "?file_path=/app/results/app.txt",
+            vec![("file", Some("x"), &b"1"[..])],
+            "app.txt",
+        ),
     ] {
-        assert_eq!(upload(query, &parts).ok().json(), json!({ "file_path": placed }));
+        assert_eq!(
+            upload(query, &parts).ok().json(),
+            json!({ "file_path": placed })
+        );
         assert_eq!(sandbox.download(placed).ok().body, b"1");
     }
     upload("", &[("other", None, b"1")]).refused_field("file");
@@ -66,19 +105,46 @@ fn paths_that_leave_the_working_directory_are_refused() {
     let service = Service::start();
     let sandbox = service.create();
     for path in [
-        "../x", "a/../../x", "..", "/etc/passwd", "//etc/passwd", "/home/user2/x", "/home/user/../x",
-        "/app/results/../x", "a/..", "a\0b", ".",
+        "../x",
+        "a/../../x",
+        "..",
+        "/etc/passwd",
+        "//etc/passwd",
+        "/home/user2/x",
+        "/home/user/../x",
+        "/app/results/../x",
+        "a/..",
+        "a\0b",
+        ".",
     ] {
         let begun = Instant::now();
-        for (verb, answer) in [("upload", sandbox.upload(path, b"x")), ("download", sandbox.download(path))] {
-            assert!([400, 404].contains(&answer.status), "{verb} {path:?}: {} {}", answer.status, answer.text());
+        for (verb, answer) in [
+            ("upload", sandbox.upload(path, b"x")),
+            ("download", sandbox.download(path)),
+        ] {
+            assert!(
+                [400, 404].contains(&answer.status),
+                "{verb} {path:?}: {} {}",
+                answer.status,
+                answer.text()
+            );
             assert!(!answer.text().contains("root:"), "{verb} {path:?}");
         }
         assert!(begun.elapsed() < AT_ONCE);
     }
-    for raw in ["%2e%2e/x", "..%2fx", "%2fetc%2fpasswd", "%252e%252e%252fx", "..%5cx"] {
+    for raw in [
+        "%2e%2e/x",
+        "..%2fx",
+        "%2fetc%2fpasswd",
+        "%252e%252e%252fx",
+        "..%5cx",
+    ] {
         let answer = service.get(&format!("{}/{raw}", sandbox.path("download")));
-        assert!([400, 404].contains(&answer.status), "{raw}: {}", answer.status);
+        assert!(
+            [400, 404].contains(&answer.status),
+            "{raw}: {}",
+            answer.status
+        );
     }
     assert_eq!(sandbox.files(), [], "nothing was made");
 }
@@ -97,8 +163,15 @@ fn links_are_not_followed() {
         sandbox.download(path).refused(400, "symbolic_link");
         sandbox.upload(path, b"x").refused(400, "symbolic_link");
     }
-    assert_eq!(sandbox.files(), [("dir/file".to_owned(), 1)], "links are not listed");
-    assert_eq!(sandbox.stdout("print(open('dir/file').read(), len(os.listdir('/etc')) > 5)"), "x True\n");
+    assert_eq!(
+        sandbox.files(),
+        [("dir/file".to_owned(), 1)],
+        "links are not listed"
+    );
+    assert_eq!(
+        sandbox.stdout("print(open('dir/file').read(), len(os.listdir('/etc')) > 5)"),
+        "x True\n"
+    );
 }
 
 #[test]
@@ -113,12 +186,16 @@ fn what_is_not_a_regular_file_is_refused_at_once() {
     for path in ["fifo", "dir", "socket"] {
         let begun = Instant::now();
         sandbox.download(path).refused(400, "not_a_regular_file");
-        sandbox.upload(path, b"x").refused(400, "not_a_regular_file");
+        sandbox
+            .upload(path, b"x")
+            .refused(400, "not_a_regular_file");
         assert!(begun.elapsed() < AT_ONCE, "{path}: {:?}", begun.elapsed());
     }
     assert_eq!(sandbox.files(), []);
     sandbox.download("absent").refused(404, "file_not_found");
-    sandbox.download("dir/absent").refused(404, "file_not_found");
+    sandbox
+        .download("dir/absent")
+        .refused(404, "file_not_found");
 }
 
 #[test]
@@ -132,8 +209,18 @@ fn files_that_the_user_may_not_touch_are_refused() {
 
 fn odd_names() -> Vec<&'static [u8]> {
     vec![
-        b"new\nline", b"tab\tand \x1b[31mred", "ünïcödé 漢字 🎨".as_bytes(), b"per%cent %41", b"not utf8 \xff\xfe",
-        b"\xc3(%)", b"quote\"'`$(x)", b"back\\slash", b"-rf", b" leading and trailing ", b"...", b"#?&;=+",
+        b"new\nline",
+        b"tab\tand \x1b[31mred",
+        "ünïcödé 漢字 🎨".as_bytes(),
+        b"per%cent %41",
+        b"not utf8 \xff\xfe",
+        b"\xc3(%)",
+        b"quote\"'`$(x)",
+        b"back\\slash",
+        b"-rf",
+        b" leading and trailing ",
+        b"...",
+        b"#?&;=+",
     ]
 }
 
@@ -142,7 +229,11 @@ fn odd_names_round_trip_through_list_and_download() {
     let service = Service::start();
     let sandbox = service.create();
     let names = odd_names();
-    let list = names.iter().map(|n| format!("bytes({:?})", n)).collect::<Vec<_>>().join(",");
+    let list = names
+        .iter()
+        .map(|n| format!("bytes({:?})", n))
+        .collect::<Vec<_>>()
+        .join(",");
     sandbox.execute(&format!("for n in [{list}]:\n    open(n, 'wb').write(n)\nlong = 'l' * 255\nopen(long, 'w').write(long)"));
     let listed = service.get(&sandbox.path("files")).ok().json();
     let listed = listed.as_array().expect("a list");
@@ -153,7 +244,11 @@ fn odd_names_round_trip_through_list_and_download() {
         let by_path = sandbox.download(path).ok().body;
         let by_url = service.get(file["url"].as_str().expect("a url")).ok().body;
         assert_eq!(by_path, by_url, "{path:?}");
-        assert_eq!(by_path.len() as u64, file["size"].as_u64().expect("a size"), "{path:?}");
+        assert_eq!(
+            by_path.len() as u64,
+            file["size"].as_u64().expect("a size"),
+            "{path:?}"
+        );
         contents.push(by_path);
     }
     // The content is the name: everything was found under its own.
@@ -163,7 +258,11 @@ fn odd_names_round_trip_through_list_and_download() {
     expected.sort();
     assert_eq!(contents, expected);
     for name in names {
-        assert_eq!(sandbox.download_bytes(name).ok().body, name, "raw bytes in the URL");
+        assert_eq!(
+            sandbox.download_bytes(name).ok().body,
+            name,
+            "raw bytes in the URL"
+        );
     }
 }
 
@@ -171,7 +270,10 @@ fn odd_names_round_trip_through_list_and_download() {
 fn odd_names_can_be_uploaded() {
     let service = Service::start();
     let sandbox = service.create();
-    for name in odd_names().into_iter().filter_map(|n| std::str::from_utf8(n).ok()) {
+    for name in odd_names()
+        .into_iter()
+        .filter_map(|n| std::str::from_utf8(n).ok())
+    {
         let answer = sandbox.upload(name, name.as_bytes()).ok().json();
         assert_eq!(answer["file_path"], name);
         assert_eq!(sandbox.download(name).ok().body, name.as_bytes());
@@ -183,7 +285,12 @@ fn odd_names_can_be_uploaded() {
 
 fn range(sandbox: &Sandbox<'_>, path: &str, range: &str) -> http::Answer {
     let path = format!("{}/{path}", sandbox.path("download"));
-    sandbox.service.send(&Request { method: "GET", path: &path, headers: &[("Range", range)], body: b"" })
+    sandbox.service.send(&Request {
+        method: "GET",
+        path: &path,
+        headers: &[("Range", range)],
+        body: b"",
+    })
 }
 
 #[test]
@@ -203,32 +310,59 @@ fn ranges_of_a_file_can_be_downloaded() {
         let answer = range(&sandbox, "f", asked);
         assert_eq!(answer.status, 206, "{asked}");
         assert!(answer.body == content[first..end], "{asked}");
-        assert_eq!(answer.header("content-range"), Some(&*format!("bytes {first}-{}/600000", end - 1)));
+        assert_eq!(
+            answer.header("content-range"),
+            Some(&*format!("bytes {first}-{}/600000", end - 1))
+        );
     }
     let beyond = range(&sandbox, "f", "bytes=600000-");
     beyond.refused(416, "range_not_satisfiable");
     assert_eq!(beyond.header("content-range"), Some("bytes */600000"));
-    assert!(range(&sandbox, "f", "lines=1-2").ok().body == content, "a unit that nobody knows is ignored");
-    let etag = sandbox.download("f").header("etag").expect("an etag").to_owned();
+    assert!(
+        range(&sandbox, "f", "lines=1-2").ok().body == content,
+        "a unit that nobody knows is ignored"
+    );
+    let etag = sandbox
+        .download("f")
+        .header("etag")
+        .expect("an etag")
+        .to_owned();
     let path = format!("{}/f", sandbox.path("download"));
     let if_range = |etag: &str| {
         let headers: &[_] = &[("Range", "bytes=0-0"), ("If-Range", etag)];
-        service.send(&Request { method: "GET", path: &path, headers, body: b"" }).status
+        service
+            .send(&Request {
+                method: "GET",
+                path: &path,
+                headers,
+                body: b"",
+            })
+            .status
     };
     assert_eq!(if_range(&etag), 206);
     sandbox.upload("f", b"another").ok();
-    assert_eq!(if_range(&etag), 200, "a part of another version is of no use");
+    assert_eq!(
+        if_range(&etag),
+        200,
+        "a part of another version is of no use"
+    );
 }
 
 #[test]
 fn a_browser_may_not_run_what_is_downloaded() {
     let service = Service::start();
     let sandbox = service.create();
-    sandbox.upload("page.html", b"<script>alert(1)</script>").ok();
+    sandbox
+        .upload("page.html", b"<script>alert(1)</script>")
+        .ok();
     let answer = sandbox.download("page.html").ok();
     assert_eq!(answer.header("content-security-policy"), Some("sandbox"));
     assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
-    assert!(answer.header("content-disposition").is_some_and(|d| d.starts_with("attachment")));
+    assert!(
+        answer
+            .header("content-disposition")
+            .is_some_and(|d| d.starts_with("attachment"))
+    );
 }
 
 #[test]
@@ -236,12 +370,23 @@ fn an_upload_that_breaks_off_leaves_nothing() {
     let service = Service::start();
     let sandbox = service.create();
     sandbox.upload("f", b"old").ok();
-    let (content_type, body) = http::form(&[("file_path", None, b"f"), ("file", Some("f"), &vec![b'n'; 2 << 20])]);
+    let (content_type, body) = http::form(&[
+        ("file_path", None, b"f"),
+        ("file", Some("f"), &vec![b'n'; 2 << 20]),
+    ]);
     let path = sandbox.path("upload");
     let length = body.len().to_string();
-    let headers: &[_] = &[("Content-Type", &*content_type), ("Content-Length", &*length)];
+    let headers: &[_] = &[
+        ("Content-Type", &*content_type),
+        ("Content-Length", &*length),
+    ];
     let mut stream = service.connect();
-    let request = Request { method: "POST", path: &path, headers, body: b"" };
+    let request = Request {
+        method: "POST",
+        path: &path,
+        headers,
+        body: b"",
+    };
     std::io::Write::write_all(&mut stream, &http::head(service.address, &request)).expect("sent");
     std::io::Write::write_all(&mut stream, &body[..1 << 20]).expect("sent");
     drop(stream);
@@ -256,10 +401,18 @@ fn an_upload_over_the_disk_limit_is_refused_and_leaves_room() {
     let service = Service::start();
     let sandbox = service.create_with(&json!({ "disk_bytes": 8 << 20 }));
     let refused = sandbox.upload("f", &vec![1; 16 << 20]);
-    assert!([413, 507].contains(&refused.status), "{} {}", refused.status, refused.text());
+    assert!(
+        [413, 507].contains(&refused.status),
+        "{} {}",
+        refused.status,
+        refused.text()
+    );
     // Many small ones fill it too.
-    let full = (0..40).map(|n| sandbox.upload(&format!("small{n}"), &vec![1; 1 << 20])).find(|a| a.status != 200);
-    full.expect("8 MiB hold no 40 MiB").refused(507, "disk_full");
+    let full = (0..40)
+        .map(|n| sandbox.upload(&format!("small{n}"), &vec![1; 1 << 20]))
+        .find(|a| a.status != 200);
+    full.expect("8 MiB hold no 40 MiB")
+        .refused(507, "disk_full");
     sandbox.command("rm small*");
     sandbox.upload("f", &vec![1; 4 << 20]).ok();
     assert_eq!(sandbox.files(), [("f".to_owned(), 4 << 20)]);
@@ -269,7 +422,9 @@ fn an_upload_over_the_disk_limit_is_refused_and_leaves_room() {
 fn an_upload_over_the_body_limit_is_refused() {
     let service = Service::with_config("server.max_upload_bytes = 1048576");
     let sandbox = service.create();
-    sandbox.upload("f", &vec![1; 2 << 20]).refused(413, "upload_too_large");
+    sandbox
+        .upload("f", &vec![1; 2 << 20])
+        .refused(413, "upload_too_large");
     assert_eq!(sandbox.files(), []);
 }
 

@@ -14,29 +14,65 @@ fn kinds(process: &Process) -> BTreeMap<u32, String> {
         Some((kind, rest)) if rest.starts_with(|c: char| c.is_ascii_digit()) => kind.to_owned(),
         _ => target,
     };
-    process.descriptors().into_iter().map(|(number, target)| (number, kind(target))).collect()
+    process
+        .descriptors()
+        .into_iter()
+        .map(|(number, target)| (number, kind(target)))
+        .collect()
 }
 
 fn golden(list: &[(u32, &str)]) -> BTreeMap<u32, String> {
-    list.iter().map(|(number, kind)| (*number, (*kind).to_owned())).collect()
+    list.iter()
+        .map(|(number, kind)| (*number, (*kind).to_owned()))
+        .collect()
 }
 
 #[test]
 fn no_descriptor_of_the_service_gets_inside() {
-    let service = Service::launch(&Launch { stray_descriptors: 50, ..Launch::default() });
+    let service = Service::launch(&Launch {
+        stray_descriptors: 50,
+        ..Launch::default()
+    });
     let sandbox = service.create();
-    let strays = service.process().descriptors().values().filter(|t| *t == "/etc/hostname").count();
+    let strays = service
+        .process()
+        .descriptors()
+        .values()
+        .filter(|t| *t == "/etc/hostname")
+        .count();
     assert_eq!(strays, 50, "the service was started with strays");
     sandbox.command("setsid sleep 1000 &");
-    assert_eq!(kinds(&sandbox.kernel()), golden(&[
-        (0, "/dev/null"), (1, "pipe"), (2, "pipe"), (1000, "socket"), (1001, "pipe"), (1002, "pipe"),
-    ]));
-    assert_eq!(kinds(&sandbox.init()), golden(&[
-        (0, "/dev/null"), (1, "/dev/null"), (2, "/dev/null"), (3, "socket"), (4, "anon_inode:[signalfd]"),
-    ]));
-    assert_eq!(kinds(&sandbox.processes("command-0")[0]), golden(&[(0, "pipe"), (1, "pipe"), (2, "pipe")]));
+    assert_eq!(
+        kinds(&sandbox.kernel()),
+        golden(&[
+            (0, "/dev/null"),
+            (1, "pipe"),
+            (2, "pipe"),
+            (1000, "socket"),
+            (1001, "pipe"),
+            (1002, "pipe"),
+        ])
+    );
+    assert_eq!(
+        kinds(&sandbox.init()),
+        golden(&[
+            (0, "/dev/null"),
+            (1, "/dev/null"),
+            (2, "/dev/null"),
+            (3, "socket"),
+            (4, "anon_inode:[signalfd]"),
+        ])
+    );
+    assert_eq!(
+        kinds(&sandbox.processes("command-0")[0]),
+        golden(&[(0, "pipe"), (1, "pipe"), (2, "pipe")])
+    );
     for process in descendants(service.process().pid) {
-        let strays = process.descriptors().into_values().filter(|t| t == "/etc/hostname").count();
+        let strays = process
+            .descriptors()
+            .into_values()
+            .filter(|t| t == "/etc/hostname")
+            .count();
         assert_eq!(strays, 0, "{process:?}");
     }
 }
@@ -49,6 +85,12 @@ fn what_user_code_starts_has_three_descriptors() {
     // The fourth is the directory that ls reads.
     assert_eq!(sandbox.stdout(listing), "['0', '1', '2', '3']\n");
     let execed = sandbox.stdout("import os, sys\nif (pid := os.fork()) == 0: os.execv('/bin/ls', ['ls', '/proc/self/fd'])\nos.waitpid(pid, 0)");
-    assert_eq!(execed.split_whitespace().take(4).collect::<Vec<_>>(), ["0", "1", "2", "3"]);
-    assert_eq!(sandbox.command("ls /proc/self/fd")["stdout"], "0\n1\n2\n3\n");
+    assert_eq!(
+        execed.split_whitespace().take(4).collect::<Vec<_>>(),
+        ["0", "1", "2", "3"]
+    );
+    assert_eq!(
+        sandbox.command("ls /proc/self/fd")["stdout"],
+        "0\n1\n2\n3\n"
+    );
 }

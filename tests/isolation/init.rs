@@ -23,11 +23,18 @@ fn no_signal_reaches_init() {
          print(json.dumps(sent))",
     );
     assert_eq!(seen, json!([]));
-    assert_ne!(sandbox.command("kill -9 1 || kill -STOP 1 || kill -TERM 1")["exit_code"], 0);
+    assert_ne!(
+        sandbox.command("kill -9 1 || kill -STOP 1 || kill -TERM 1")["exit_code"],
+        0
+    );
     // To everyone it may signal: not init.
     sandbox.command("kill -9 -1");
     let told = sandbox.execute("1");
-    assert_eq!((&told["outcome"], &told["state"]), (&json!("kernel_died"), &json!("lost")), "{told}");
+    assert_eq!(
+        (&told["outcome"], &told["state"]),
+        (&json!("kernel_died"), &json!("lost")),
+        "{told}"
+    );
     sandbox.assert_usable();
     assert_eq!(sandbox.command("echo served")["stdout"], "served\n");
 }
@@ -79,15 +86,35 @@ fn running_programs_cannot_be_overwritten() {
 fn its_own_identity_cannot_read_it(place: &dyn Place) -> Found {
     let init = place.init();
     let nursery = init.status("PPid");
-    let attack = format!("grep CapEff /proc/self/status; cat /proc/{}/environ", init.pid);
+    let attack = format!(
+        "grep CapEff /proc/self/status; cat /proc/{}/environ",
+        init.pid
+    );
     let mut command = Command::new("nsenter");
-    command.args(["--target", &nursery, "--user", "setpriv", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
+    command.args([
+        "--target",
+        &nursery,
+        "--user",
+        "setpriv",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    ]);
     let ran = run(command.args(["sh", "-c", &attack]), Duration::from_secs(10));
-    assert!(ran.stdout.contains("CapEff:\t0000000000000000"), "not the intended attacker: {ran:?}");
+    assert!(
+        ran.stdout.contains("CapEff:\t0000000000000000"),
+        "not the intended attacker: {ran:?}"
+    );
     require(ran.code != Some(0), || format!("read: {ran:?}"))
 }
 
 #[test]
 fn init_is_not_dumpable() {
-    upheld_by(its_own_identity_cannot_read_it, Ablation { dumpable_init: true, ..Ablation::default() });
+    upheld_by(
+        its_own_identity_cannot_read_it,
+        Ablation {
+            dumpable_init: true,
+            ..Ablation::default()
+        },
+    );
 }

@@ -17,14 +17,20 @@ fn ends(laboratory: &Laboratory, code: &str) -> (String, Ending) {
 }
 
 fn without_limits() -> Laboratory {
-    Laboratory::without(Ablation { no_cgroup: true, ..Ablation::default() })
+    Laboratory::without(Ablation {
+        no_cgroup: true,
+        ..Ablation::default()
+    })
 }
 
 #[test]
 fn memory_is_limited_by_the_cgroup() {
     let code = "b = bytearray(256 << 20)\nprint('survived')";
     assert_eq!(ends(&Laboratory::start(), code).1, Ending::OutOfMemory);
-    assert_eq!(ends(&without_limits(), code), ("survived\n".to_owned(), Ending::Ok));
+    assert_eq!(
+        ends(&without_limits(), code),
+        ("survived\n".to_owned(), Ending::Ok)
+    );
 }
 
 #[test]

@@ -12,7 +12,8 @@ use crate::{Found, Place, require, upheld_by};
 fn there_is_only_the_loopback_interface_and_it_leads_nowhere() {
     let service = Service::start();
     let sandbox = service.create();
-    let interfaces = "print([line.split(':')[0].strip() for line in open('/proc/net/dev') if ':' in line])";
+    let interfaces =
+        "print([line.split(':')[0].strip() for line in open('/proc/net/dev') if ':' in line])";
     assert_eq!(sandbox.stdout(interfaces), "['lo']\n");
     let on_host = TcpListener::bind("127.0.0.1:0").expect("a port");
     let host_port = on_host.local_addr().expect("an address").port();
@@ -28,8 +29,21 @@ fn there_is_only_the_loopback_interface_and_it_leads_nowhere() {
              + [attempt(socket.AF_INET6, ('2606:4700:4700::1111', 443))]))",
         service.address.port(),
     ));
-    assert_eq!(seen, json!(["ECONNREFUSED", "ECONNREFUSED", "ENETUNREACH", "ENETUNREACH", "ENETUNREACH", "ENETUNREACH"]));
-    assert_eq!(sandbox.execute("import socket; socket.gethostbyname('example.com')")["error"], "gaierror");
+    assert_eq!(
+        seen,
+        json!([
+            "ECONNREFUSED",
+            "ECONNREFUSED",
+            "ENETUNREACH",
+            "ENETUNREACH",
+            "ENETUNREACH",
+            "ENETUNREACH"
+        ])
+    );
+    assert_eq!(
+        sandbox.execute("import socket; socket.gethostbyname('example.com')")["error"],
+        "gaierror"
+    );
     let within = "import socket\n\
         s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname())\n\
         c.sendall(b'x'); print(s.accept()[0].recv(1))";
@@ -81,26 +95,49 @@ print(json.dumps([found, looked]))
 
 #[test]
 fn nothing_that_is_readable_names_the_host() {
-    let service = Service::launch(&Launch { env: &[("SANDCELL_TEST_CANARY", "c4n4ry-0f-th3-h0st")], ..Launch::default() });
+    let service = Service::launch(&Launch {
+        env: &[("SANDCELL_TEST_CANARY", "c4n4ry-0f-th3-h0st")],
+        ..Launch::default()
+    });
     let sandbox = service.create();
-    let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host_name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
     let needles: Vec<(&str, String)> = vec![
         ("canary variable", "c4n4ry-0f-th3-h0st".into()),
-        ("data directory", service.data_dir().to_string_lossy().into_owned()),
+        (
+            "data directory",
+            service.data_dir().to_string_lossy().into_owned(),
+        ),
         ("checkout", env!("CARGO_MANIFEST_DIR").into()),
         ("mirror", base_mirror().to_string_lossy().into_owned()),
         ("cgroup", service.instance.clone()),
     ];
-    let table: String = needles.iter().map(|(name, text)| format!("{name:?}: {text:?}.encode(),")).collect();
+    let table: String = needles
+        .iter()
+        .map(|(name, text)| format!("{name:?}: {text:?}.encode(),"))
+        .collect();
     let seen = sandbox.printed(&format!("NEEDLES = {{{table}}}\n{SEARCH}"));
     assert_eq!(seen[0], json!({}));
-    assert!(seen[1].as_u64().is_some_and(|files| files > 100), "{} files", seen[1]);
+    assert!(
+        seen[1].as_u64().is_some_and(|files| files > 100),
+        "{} files",
+        seen[1]
+    );
     // The host's name may be a short word: looked for where names are kept.
     let named = sandbox.command(
         "uname -n; hostname; cat /proc/sys/kernel/hostname /etc/hostname; grep -v '^#' /etc/hosts; env | grep -i host",
     );
-    let words: Vec<&str> = named["stdout"].as_str().expect("a text").split_whitespace().collect();
-    assert!(words.starts_with(&["sandbox", "sandbox", "sandbox"]) && !words.contains(&&*host_name), "{words:?}");
+    let words: Vec<&str> = named["stdout"]
+        .as_str()
+        .expect("a text")
+        .split_whitespace()
+        .collect();
+    assert!(
+        words.starts_with(&["sandbox", "sandbox", "sandbox"]) && !words.contains(&&*host_name),
+        "{words:?}"
+    );
     assert_ne!(host_name, "sandbox", "this test would see nothing");
     // The search finds what is there.
     let control = "NEEDLES = {'passwd': b'root:x:0:0'}\n".to_owned() + SEARCH;
@@ -114,10 +151,15 @@ fn no_path_of_the_host_is_visible() {
     let canary = temp_dir();
     std::fs::write(canary.path().join("canary"), "of the host").expect("a file can be written");
     let path = canary.path().join("canary");
-    let code = format!("import os\nprint(os.path.exists({path:?}), os.path.exists({:?}))", env!("CARGO_MANIFEST_DIR"));
+    let code = format!(
+        "import os\nprint(os.path.exists({path:?}), os.path.exists({:?}))",
+        env!("CARGO_MANIFEST_DIR")
+    );
     assert_eq!(sandbox.stdout(&code), "False False\n");
     // The root of the mount namespace is the sandbox's: there is nothing above it.
-    let code = format!("import os\nprint(any(os.path.exists(p + {path:?}) for p in ['/proc/1/root', '/proc/self/root', '/..' * 9]))");
+    let code = format!(
+        "import os\nprint(any(os.path.exists(p + {path:?}) for p in ['/proc/1/root', '/proc/self/root', '/..' * 9]))"
+    );
     assert_eq!(sandbox.stdout(&code), "False\n");
     assert_eq!(sandbox.stdout("import os\nprint(sorted(os.environ) == sorted(set(os.environ) & ALLOWED))".replace(
         "ALLOWED",
@@ -145,7 +187,10 @@ fn mounts_are_those_of_the_golden_list() {
     );
     let rows = seen.as_array().expect("rows");
     for row in rows {
-        let (point, flags) = (row[0].as_str().expect("a path"), row[2].as_array().expect("flags"));
+        let (point, flags) = (
+            row[0].as_str().expect("a path"),
+            row[2].as_array().expect("flags"),
+        );
         let has = |flag: &str| flags.contains(&Value::from(flag));
         // A bound device node, as itself or over a file of /proc, is nothing that could be executed.
         if row[1] != "devtmpfs" {
@@ -154,11 +199,17 @@ fn mounts_are_those_of_the_golden_list() {
             assert!(has("ro") || !point.starts_with("/proc/"), "{row}");
         }
     }
-    let mut points: Vec<(String, String)> =
-        rows.iter().map(|r| (text(&r[0]), text(&r[1]))).filter(|(p, _)| !p.starts_with("/proc/")).collect();
+    let mut points: Vec<(String, String)> = rows
+        .iter()
+        .map(|r| (text(&r[0]), text(&r[1])))
+        .filter(|(p, _)| !p.starts_with("/proc/"))
+        .collect();
     points.sort();
     println!("{points:?}");
-    let golden: Vec<(String, String)> = MOUNTS.iter().map(|(p, k)| ((*p).to_owned(), (*k).to_owned())).collect();
+    let golden: Vec<(String, String)> = MOUNTS
+        .iter()
+        .map(|(p, k)| ((*p).to_owned(), (*k).to_owned()))
+        .collect();
     assert_eq!(points, golden);
 }
 
@@ -193,7 +244,13 @@ fn proc_is_masked(place: &dyn Place) -> Found {
 
 #[test]
 fn proc_tells_nothing_of_the_host() {
-    upheld_by(proc_is_masked, Ablation { no_masks: true, ..Ablation::default() });
+    upheld_by(
+        proc_is_masked,
+        Ablation {
+            no_masks: true,
+            ..Ablation::default()
+        },
+    );
 }
 
 #[test]
@@ -211,7 +268,10 @@ fn no_device_can_be_made_and_only_harmless_ones_are_there() {
                  except OSError: pass\n\
          print(json.dumps([devices, made]))",
     );
-    assert_eq!(seen, json!([["full", "null", "random", "tty", "urandom", "zero"], []]));
+    assert_eq!(
+        seen,
+        json!([["full", "null", "random", "tty", "urandom", "zero"], []])
+    );
 }
 
 #[test]
@@ -221,7 +281,10 @@ fn set_uid_programs_stay_the_user() {
     let planted = sandbox.command("find / -xdev -perm /6000 -type f 2>/dev/null");
     assert_eq!(planted["stdout"], "", "the base has none");
     let seen = sandbox.command("cp /usr/bin/sleep s; chmod 6755 s; ./s 1000 & until grep -q ^s$ /proc/$!/comm; do :; done; grep -E '^[UG]id' /proc/$!/status");
-    assert_eq!(seen["stdout"], "Uid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\n", "{seen}");
+    assert_eq!(
+        seen["stdout"], "Uid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\n",
+        "{seen}"
+    );
 }
 
 #[test]

@@ -30,12 +30,16 @@ struct Held {
 fn held(service: &Service) -> Held {
     let pid = service.process().pid;
     let nursery = nursery_of(pid);
-    let mounts = |pid: i32| fs::read_to_string(format!("/proc/{pid}/mountinfo")).map_or(0, |m| m.lines().count());
+    let mounts = |pid: i32| {
+        fs::read_to_string(format!("/proc/{pid}/mountinfo")).map_or(0, |m| m.lines().count())
+    };
     let descriptors = |pid: i32| Process::of(pid).map_or(0, |p| p.descriptors().len());
     let family = host::descendants(pid);
     let zygote = family
         .iter()
-        .find(|p| fs::read(format!("/proc/{}/cmdline", p.pid)).is_ok_and(|c| c.ends_with(b"zygote.py\0")))
+        .find(|p| {
+            fs::read(format!("/proc/{}/cmdline", p.pid)).is_ok_and(|c| c.ends_with(b"zygote.py\0"))
+        })
         .expect("a zygote runs");
     Held {
         processes: family.len(),
@@ -59,19 +63,24 @@ fn cycle(service: &Service) {
 
 #[test]
 fn cycles_of_create_execute_and_close_leave_nothing() {
-    let cycles = std::env::var("SANDCELL_TEST_CYCLES").map_or(CYCLES, |n| n.parse().expect("a number"));
+    let cycles =
+        std::env::var("SANDCELL_TEST_CYCLES").map_or(CYCLES, |n| n.parse().expect("a number"));
     let service = Service::start();
     for _ in 0..WARM_UP {
         cycle(&service);
     }
     let settled = |wanted: Option<&Held>| {
         let mut last = held(&service);
-        host::wait_until("closed sandboxes are cleaned up", Duration::from_secs(10), || {
-            let now = held(&service);
-            let same = now == last && wanted.is_none_or(|w| *w == now);
-            last = now;
-            same && host::sandbox_count(&service.instance) == 0
-        });
+        host::wait_until(
+            "closed sandboxes are cleaned up",
+            Duration::from_secs(10),
+            || {
+                let now = held(&service);
+                let same = now == last && wanted.is_none_or(|w| *w == now);
+                last = now;
+                same && host::sandbox_count(&service.instance) == 0
+            },
+        );
         last
     };
     let before = settled(None);
@@ -85,5 +94,8 @@ fn cycles_of_create_execute_and_close_leave_nothing() {
     assert_eq!(after, before);
     let growth = service.process().rss_bytes().saturating_sub(memory);
     println!("{cycles} cycles in {took:?}; memory {memory} grew by {growth} bytes; {after:?}");
-    assert!(growth < SLACK_BYTES + SLACK_CYCLE_BYTES * cycles as u64, "{growth} bytes after {cycles} cycles");
+    assert!(
+        growth < SLACK_BYTES + SLACK_CYCLE_BYTES * cycles as u64,
+        "{growth} bytes after {cycles} cycles"
+    );
 }

@@ -15,8 +15,15 @@ const SOON: Duration = Duration::from_secs(20);
 fn nothing_outlives_a_killed_service_and_the_next_one_finds_a_clean_host() {
     let dir = temp_dir();
     let data_dir = dir.path().join("data");
-    let with_pool = Launch { data_dir: Some(&data_dir), args: &["--pool", "1"], ..Launch::default() };
-    let without_pool = Launch { data_dir: Some(&data_dir), ..Launch::default() };
+    let with_pool = Launch {
+        data_dir: Some(&data_dir),
+        args: &["--pool", "1"],
+        ..Launch::default()
+    };
+    let without_pool = Launch {
+        data_dir: Some(&data_dir),
+        ..Launch::default()
+    };
     let mut service = Service::launch(&with_pool);
     let busy = service.create();
     let mut events = busy.stream("import subprocess\nsubprocess.Popen(['setsid', 'sleep', '1000'])\nprint('begun', flush=True)\nwhile True: pass");
@@ -25,14 +32,21 @@ fn nothing_outlives_a_killed_service_and_the_next_one_finds_a_clean_host() {
     let (instance, ids) = (service.instance.clone(), service.ids.clone());
     let family = service.kill();
     assert!(family.len() >= 6, "{family:?}");
-    host::wait_until("every process is gone", GONE, || !family.iter().any(Process::exists));
+    host::wait_until("every process is gone", GONE, || {
+        !family.iter().any(Process::exists)
+    });
     assert_eq!(host::processes_of(ids), []);
     let left = host::sandbox_count(&instance);
-    assert!(left >= 2, "the kernel keeps cgroups, or this test proves nothing");
+    assert!(
+        left >= 2,
+        "the kernel keeps cgroups, or this test proves nothing"
+    );
 
     let mut next = Service::launch(&without_pool);
     assert_eq!(next.instance, instance);
-    host::wait_until("cgroups of dead sandboxes are gone", SOON, || host::sandbox_count(&instance) == 0);
+    host::wait_until("cgroups of dead sandboxes are gone", SOON, || {
+        host::sandbox_count(&instance) == 0
+    });
     next.assert_healthy();
     // Twice is as once.
     next.kill();
@@ -50,7 +64,10 @@ fn a_service_whose_nursery_dies_says_so_and_ends_clean() {
     assert_eq!(status.code(), Some(1), "{status} {sandbox}");
     assert!(service.log().contains("nursery"), "{}", service.log());
     assert!(!family.iter().any(Process::exists));
-    assert_eq!(host::cgroups(&service.instance), Vec::<std::path::PathBuf>::new());
+    assert_eq!(
+        host::cgroups(&service.instance),
+        Vec::<std::path::PathBuf>::new()
+    );
 }
 
 #[test]
@@ -61,11 +78,18 @@ fn a_zygote_that_dies_is_replaced() {
     let nursery = nursery_of(service.process().pid);
     let zygote = host::descendants(nursery)
         .into_iter()
-        .find(|p| std::fs::read(format!("/proc/{}/cmdline", p.pid)).is_ok_and(|c| c.ends_with(b"zygote.py\0")))
+        .find(|p| {
+            std::fs::read(format!("/proc/{}/cmdline", p.pid))
+                .is_ok_and(|c| c.ends_with(b"zygote.py\0"))
+        })
         .expect("a zygote runs");
     zygote.signal(Signal::KILL);
     host::wait_until("it is dead", SOON, || !zygote.exists());
-    assert_eq!(before.stdout("print(kept)"), "1\n", "kernels that live go on");
+    assert_eq!(
+        before.stdout("print(kept)"),
+        "1\n",
+        "kernels that live go on"
+    );
     service.assert_healthy();
 }
 
@@ -74,9 +98,13 @@ fn a_sandbox_whose_init_dies_is_gone_and_others_are_not() {
     let service = Service::start();
     let (victim, other) = (service.create(), service.create());
     victim.processes("init")[0].signal(Signal::KILL);
-    host::wait_until("it is gone", SOON, || service.get(&victim.path("files")).status == 404);
+    host::wait_until("it is gone", SOON, || {
+        service.get(&victim.path("files")).status == 404
+    });
     other.assert_usable();
-    host::wait_until("its cgroups are gone", SOON, || host::sandbox_count(&service.instance) == 1);
+    host::wait_until("its cgroups are gone", SOON, || {
+        host::sandbox_count(&service.instance) == 1
+    });
 }
 
 #[test]
