@@ -7,7 +7,7 @@ import os
 import sys
 from itertools import islice
 
-from _sandcell import commands, figures, files, imports, lockdown, shell, streams, tracebacks
+from _sandcell import commands, figures, files, imports, lockdown, shell, streams, tracebacks, warm
 from _sandcell.channel import Channel, encode
 from _sandcell.execution import Execution
 from _sandcell.interrupts import Interrupts
@@ -54,6 +54,8 @@ class Kernel:
                 self.execute(message)
             elif message["type"] == "env":
                 self.set_environment(message["env"])
+            elif message["type"] == "rehearse":
+                warm.touch(self)
 
     def set_environment(self, variables):
         for name, value in variables.items():

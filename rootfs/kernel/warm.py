@@ -1,5 +1,6 @@
 """What the zygote does so that kernels need not: imports, and one rehearsal of everything."""
 
+import fcntl
 import glob
 import importlib
 import linecache
@@ -9,7 +10,7 @@ import signal
 import sys
 import types
 
-from _sandcell import execution, figures, reseed
+from _sandcell import execution, figures, files, lockdown, reseed
 
 # Where the mirror keeps matplotlib's settings and its list of fonts.
 MATPLOTLIB = "/opt/sandcell/matplotlib"
@@ -85,14 +86,34 @@ def _rehearse(kernel):
         if module in sys.modules:
             snippets += more
     snippets += _REHEARSAL
-    out = os.open(os.devnull, os.O_WRONLY)
-    kept = [(fd, os.dup(fd)) for fd in (1, 2)]
+    _run_unseen(kernel, snippets)
+    if shell.loop is not None:
+        shell.loop.close()
+        shell.loop = None
+    import asyncio
+    asyncio.set_event_loop(None)
+    _forget(shell)
+    figures.forget()
+    # An execution leaves signals blocked, as a kernel wants them while it waits.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def touch(kernel):
+    """One small execution in a kernel that waits in a pool, so that the first real one finds the
+    pages that it writes copied already."""
+    _run_unseen(kernel, ("print(end='')\n1+1",))
+    files.Snapshot(lockdown.HOME)
+    _forget(kernel.shell)
+
+
+def _run_unseen(kernel, snippets):
+    out = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    kept = [(fd, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)) for fd in (1, 2)]
     for fd, _ in kept:
         os.dup2(out, fd)
     try:
         for code in snippets:
-            execution = _Discard()
-            error = kernel.run(execution, {"env": {}, "code": code})
+            error = kernel.run(_Discard(), {"env": {}, "code": code})
             if error is not None:
                 kernel.describe(error, 65536)
     finally:
@@ -100,11 +121,10 @@ def _rehearse(kernel):
             os.dup2(copy, fd)
             os.close(copy)
         os.close(out)
-    if shell.loop is not None:
-        shell.loop.close()
-        shell.loop = None
-    import asyncio
-    asyncio.set_event_loop(None)
+
+
+def _forget(shell):
+    """As if nothing had been executed yet."""
     shell.reset(new_session=True)
     shell.last_execution_result = None
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
@@ -112,6 +132,3 @@ def _rehearse(kernel):
     shell.compile._filename_map.clear()
     for name in [name for name in linecache.cache if name.startswith("<")]:
         del linecache.cache[name]
-    figures.forget()
-    # An execution leaves signals blocked, as a kernel wants them while it waits.
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -11,7 +11,8 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use cgroups_rs::fs::cpu::CpuController;
 use cgroups_rs::fs::hierarchies::{V1, is_cgroup2_unified_mode};
@@ -167,21 +168,83 @@ fn unified_mount() -> Result<PathBuf, Error> {
         })
 }
 
+/// Keeps migrations between cgroups fast while sandboxes are being made.
+///
+/// The first migration after a pause waits for a grace period of RCU, some 11 ms, since the kernel
+/// takes a lock that every fork reads (`cgroup_threadgroup_rwsem`); while that lock was taken within
+/// the last grace period the next costs 0.03 ms. The mount option `favordynmods` does away with the
+/// wait for the whole host and for good; this does so for a second after each use, by asking for a
+/// migration that moves nothing: this process, to the cgroup in which it is.
+#[derive(Debug)]
+pub struct Migrations {
+    wanted: mpsc::SyncSender<()>,
+}
+
+/// Time after a use for which migrations are kept fast.
+const KEEP_FAST: Duration = Duration::from_secs(1);
+/// Below a grace period.
+const KEEP_INTERVAL: Duration = Duration::from_millis(4);
+
+impl Migrations {
+    /// Starts the thread that does it; it ends when the value is dropped.
+    pub fn start(layout: &Layout) -> Result<Self, Error> {
+        let own = fs::read_to_string("/proc/self/cgroup")
+            .map_err(Error::path("read", "/proc/self/cgroup"))?;
+        let own = own
+            .lines()
+            .find_map(|line| line.strip_prefix("0::/"))
+            .unwrap_or_default();
+        let path = layout.unified_root().join(own).join("cgroup.procs");
+        let (wanted, asked) = mpsc::sync_channel(1);
+        std::thread::Builder::new()
+            .name("migrations".into())
+            .spawn(move || keep_fast(&path, &asked))
+            .context("start a thread")?;
+        Ok(Self { wanted })
+    }
+
+    /// A migration is about to come. Does not wait.
+    pub fn expect(&self) {
+        // A full queue means that it is known.
+        let _ = self.wanted.try_send(());
+    }
+}
+
+fn keep_fast(procs: &Path, asked: &mpsc::Receiver<()>) {
+    let pid = std::process::id().to_string();
+    while asked.recv().is_ok() {
+        let mut until = Instant::now() + KEEP_FAST;
+        while Instant::now() < until {
+            // Where it does not work migrations take what they take.
+            let _ = fs::write(procs, &pid);
+            std::thread::sleep(KEEP_INTERVAL);
+            match asked.try_recv() {
+                Ok(()) => until = Instant::now() + KEEP_FAST,
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => return,
+            }
+        }
+    }
+}
+
 /// One service's part of the cgroup trees.
 #[derive(Debug)]
 pub struct ServiceCgroup {
     layout: Layout,
     /// `sandcell/<instance>`.
     name: String,
+    migrations: Migrations,
 }
 
 impl ServiceCgroup {
     /// Cleans what an earlier run of this instance left, then makes the tree anew and hands it to
     /// the outer root, who clones inits into it.
     pub fn create(layout: Layout, instance: &str) -> Result<Self, Error> {
+        let migrations = Migrations::start(&layout)?;
         let service = Self {
             layout,
             name: format!("{TOP}/{instance}"),
+            migrations,
         };
         service.remove()?;
         for root in service.layout.roots() {
@@ -207,6 +270,7 @@ impl ServiceCgroup {
 
     /// Makes the cgroups of a sandbox, with their limits.
     pub fn sandbox(&self, id: &str, limits: &CgroupLimits) -> Result<SandboxCgroup, Error> {
+        self.migrations.expect();
         let sandbox = SandboxCgroup {
             layout: self.layout.clone(),
             name: format!("{}/s-{id}", self.name),
@@ -255,13 +319,12 @@ pub struct SandboxCgroup {
 impl SandboxCgroup {
     fn make(&self, limits: &CgroupLimits) -> Result<(), Error> {
         for root in self.layout.v1_roots() {
-            let dir = root.join(&self.name);
-            fs::create_dir(&dir).map_err(Error::path("make", &dir))?;
+            make(&root.join(&self.name))?;
         }
-        make_delegated(&self.dir())?;
-        for leaf in ["init", "kernel"] {
-            make_delegated(&self.dir().join(leaf))?;
-        }
+        make(&self.dir())?;
+        make_delegated(&self.dir().join("init"))?;
+        // The kernel joins by a file that the supervisor opened.
+        make(&self.dir().join("kernel"))?;
         self.set_limits(limits)
     }
 
@@ -317,7 +380,9 @@ impl SandboxCgroup {
         } else {
             // v1 charges socket buffers to nobody until this limit is set, and counts them apart.
             let socket_bytes = memory_bytes / V1_SOCKET_SHARE;
-            memory.set_tcp_limit(socket_bytes).map_err(|e| failed("socket memory", e))?;
+            memory
+                .set_tcp_limit(socket_bytes)
+                .map_err(|e| failed("socket memory", e))?;
             set_v1_memory(&memory, &dir, memory_bytes).map_err(|e| failed("memory", e))?;
         }
         let (dir, v2) = self.pids();
@@ -366,9 +431,9 @@ impl SandboxCgroup {
         kill(&self.dir().join(leaf))
     }
 
-    /// Removes an empty leaf; one that is not empty yet stays until the sandbox goes.
-    pub fn remove_leaf(&self, leaf: &str) {
-        let _ = fs::remove_dir(self.dir().join(leaf));
+    /// Removes an empty leaf; false for one that still holds processes.
+    pub fn remove_leaf(&self, leaf: &str) -> bool {
+        fs::remove_dir(self.dir().join(leaf)).is_ok()
     }
 
     /// What the sandbox used so far. Unreadable counters count as 0.
@@ -456,20 +521,19 @@ fn enable_controllers(dir: &Path) -> Result<(), Error> {
     })
 }
 
-/// Files that an owner of a delegated cgroup may write (cgroups(7), "Delegation").
+/// Lets the outer root put processes there: `CLONE_INTO_CGROUP` asks for the right to write in
+/// `cgroup.procs` of the target and of the common ancestor (cgroups(7), "Delegation").
 fn delegate(dir: &Path) -> Result<(), Error> {
-    for path in [
-        dir.to_owned(),
-        dir.join("cgroup.procs"),
-        dir.join("cgroup.threads"),
-    ] {
-        chown(&path, Some(MIRROR_OWNER), Some(MIRROR_OWNER)).map_err(Error::path("own", path))?;
-    }
-    Ok(())
+    let path = dir.join("cgroup.procs");
+    chown(&path, Some(MIRROR_OWNER), Some(MIRROR_OWNER)).map_err(Error::path("own", path))
+}
+
+fn make(dir: &Path) -> Result<(), Error> {
+    fs::create_dir(dir).map_err(Error::path("make", dir))
 }
 
 fn make_delegated(dir: &Path) -> Result<(), Error> {
-    fs::create_dir(dir).map_err(Error::path("make", dir))?;
+    make(dir)?;
     delegate(dir)
 }
 
@@ -526,13 +590,10 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
 
 /// Killed processes take a moment to go.
 fn remove_tree_patiently(dir: &Path) -> Result<(), Error> {
-    let deadline = std::time::Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         match remove_tree(dir) {
-            Err(e)
-                if e.raw_os_error() == Some(libc::EBUSY)
-                    && std::time::Instant::now() < deadline =>
-            {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             other => return other.map_err(Error::path("remove", dir)),

@@ -81,14 +81,6 @@ fn set_up(
         .context("become root inside")?;
     let _ = control;
     let (mounts, joins) = rest.split_at(if spec.root_from_host { 2 } else { 0 });
-    for procs in joins {
-        // "0" is the writer. The supervisor opened the file, so its right to write counts
-        // (cgroups(7), Linux 5.16).
-        rustix::io::write(procs, b"0").context("join a cgroup")?;
-    }
-    // After the joins, so that every hierarchy's root is the sandbox's own cgroup.
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
-        .context("unshare the cgroup namespace")?;
     rootfs::make_private()?;
     if let [stage, merged] = mounts {
         rootfs::attach(stage.as_fd(), rootfs::STAGE)?;
@@ -100,6 +92,15 @@ fn set_up(
         sys::loopback_up().context("bring the loopback interface up")?;
     }
     setsid().context("start a session")?;
+    for procs in joins {
+        // "0" is the writer. The supervisor opened the file, so its right to write counts
+        // (cgroups(7), Linux 5.16). Late, because the first migration after a pause waits for a grace
+        // period of RCU, which [`super::cgroup::Migrations`] has begun meanwhile.
+        rustix::io::write(procs, b"0").context("join a cgroup")?;
+    }
+    // After the joins, so that every hierarchy's root is the sandbox's own cgroup.
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
+        .context("unshare the cgroup namespace")?;
     reduce_init()?;
     let dumpable = if spec.ablation.dumpable_init {
         rustix::process::DumpableBehavior::Dumpable

@@ -229,7 +229,10 @@ impl Run<'_> {
         // A kernel that was stopped does not read: the request must not hold us beyond the time.
         let sent = tokio::select! {
             sent = kernel.frames.send(&message) => sent.is_ok(),
+            () = kernel.process.exited() => return End::Died,
             () = sleep_until(deadline) => return End::Killed(Reason::Timeout),
+            () = self.events.closed() => return End::Killed(Reason::Interrupt),
+            () = interrupt.notified() => return End::Killed(Reason::Interrupt),
         };
         if !sent {
             return End::Died;

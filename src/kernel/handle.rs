@@ -140,6 +140,11 @@ impl Kernel {
         }
     }
 
+    /// Has it run something that nobody sees; see [`ToKernel::Rehearse`].
+    pub async fn rehearse(&mut self) -> io::Result<()> {
+        self.frames.send(&ToKernel::Rehearse).await
+    }
+
     /// Sets variables for the kernel's life.
     pub async fn set_env(&mut self, env: &BTreeMap<String, String>) -> io::Result<()> {
         self.frames.send(&ToKernel::Env { env }).await

@@ -120,6 +120,9 @@ pub enum ToKernel<'a> {
         /// Set in `os.environ`.
         env: &'a std::collections::BTreeMap<String, String>,
     },
+    /// Run something that nobody sees and forget it: afterwards the pages that an execution writes
+    /// are this kernel's own. Not answered.
+    Rehearse,
     /// Run code in the kernel's namespace.
     Execute {
         /// Echoed in every frame that belongs to this execution.

@@ -37,8 +37,10 @@ impl Drop for Leaf<'_> {
         if !self.finished {
             let _ = self.sandbox.cgroup.kill_leaf(&self.name);
         }
-        // A daemon that the command left keeps the leaf; it goes with the sandbox.
-        self.sandbox.cgroup.remove_leaf(&self.name);
+        // A daemon that the command left keeps the leaf: later commands look again.
+        let mut left = self.sandbox.left_leaves.lock().expect("not poisoned");
+        left.push(std::mem::take(&mut self.name));
+        left.retain(|name| !self.sandbox.cgroup.remove_leaf(name));
     }
 }
 
@@ -57,11 +59,15 @@ pub async fn run(sandbox: &Sandbox, spec: CommandSpec) -> Result<CommandOutcome,
         name: format!("command-{number}"),
         finished: false,
     };
+    let start = start(sandbox, &leaf.name, &spec).await;
     let Started {
         reply,
         stdout,
         stderr,
-    } = start(sandbox, &leaf.name, &spec).await.map_err(|e| {
+    } = start.map_err(|e| {
+        if let Err(closing) = sandbox.refuse_closing() {
+            return closing;
+        }
         tracing::error!(sandbox = sandbox.id(), "no command: {e}");
         Error::new(
             ErrorKind::Internal,

@@ -283,6 +283,9 @@ fn broken(sandbox: &Sandbox) -> Error {
 }
 
 fn internal(sandbox: &Sandbox, e: &isolation::Error) -> Error {
+    if let Err(closing) = sandbox.refuse_closing() {
+        return closing;
+    }
     tracing::error!(sandbox = sandbox.id(), "{e}");
     Error::new(
         ErrorKind::Internal,

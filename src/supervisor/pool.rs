@@ -48,6 +48,9 @@ impl Pool {
             while self.len() < self.target {
                 match Sandbox::prepare(&host, &plan).await {
                     Ok(sandbox) => {
+                        if let Err(e) = sandbox.rehearse().await {
+                            tracing::warn!("a kernel could not rehearse: {e}");
+                        }
                         self.ready.lock().expect("not poisoned").push_back(sandbox);
                     }
                     Err(e) => {

@@ -55,6 +55,8 @@ pub struct Sandbox {
     closing: AtomicBool,
     closed: Notify,
     pub(super) next_command: AtomicU64,
+    /// Cgroups of commands that left processes behind.
+    pub(super) left_leaves: Mutex<Vec<String>>,
     claim: Mutex<Claim>,
 }
 
@@ -133,6 +135,7 @@ impl Sandbox {
             closing: AtomicBool::new(false),
             closed: Notify::new(),
             next_command: AtomicU64::new(0),
+            left_leaves: Mutex::default(),
             claim: Mutex::new(Claim {
                 name: id.clone(),
                 created_at: now,
@@ -177,6 +180,18 @@ impl Sandbox {
                 .set_env(&plan.env)
                 .await
                 .map_err(isolation::Error::step("set a kernel's variables")),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the kernel run something that nobody sees, so that the first execution finds the pages
+    /// that it writes its own already.
+    pub async fn rehearse(&self) -> Result<(), isolation::Error> {
+        match self.kernel.lock().await.as_mut() {
+            Some(kernel) => kernel
+                .rehearse()
+                .await
+                .map_err(isolation::Error::step("rehearse")),
             None => Ok(()),
         }
     }
