@@ -20,14 +20,16 @@ use crate::supervisor::{CreateSpec, Ending, Event, ExecuteSpec, Prepared, Superv
 const EXIT_TIMED_OUT: u8 = 124;
 /// As a shell tells a process that SIGKILL ended.
 const EXIT_OUT_OF_MEMORY: u8 = 137;
+/// Seconds after which a service closes the sandbox of a `sandcell run` that was killed.
+const ABANDONED_SECONDS: u64 = 60;
 /// As a shell tells a process that SIGINT ended.
 const EXIT_INTERRUPTED: u8 = 130;
 
 /// Options of `run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Code to run, instead of a file
-    #[arg(short = 'c', value_name = "CODE", conflicts_with = "script")]
+    /// Code to run, instead of a file; what follows are its arguments
+    #[arg(short = 'c', value_name = "CODE")]
     code: Option<String>,
     /// Script to run, `-` for standard input
     #[arg(value_name = "FILE", required_unless_present = "code")]
@@ -55,6 +57,9 @@ pub struct RunArgs {
 /// A script and what it asks for.
 struct Job {
     code: String,
+    /// Code that sets `sys.argv`: an execution of its own, so that the script begins at its own
+    /// first line.
+    set_argv: String,
     create: CreateSpec,
     timeout: Option<Duration>,
     keep_files: Option<PathBuf>,
@@ -64,7 +69,8 @@ struct Job {
 pub fn main(common: &Common, args: &RunArgs) -> Result<ExitCode, String> {
     let config = common.load()?;
     let job = Job {
-        code: with_argv(&read_code(args)?, args),
+        code: read_code(args)?,
+        set_argv: set_argv(args),
         create: CreateSpec {
             name: Some("run".into()),
             memory_bytes: args.memory,
@@ -107,23 +113,18 @@ fn read_code(args: &RunArgs) -> Result<String, String> {
     }
 }
 
-/// Sets `sys.argv` as an interpreter would, on the script's own first line so that the line numbers
-/// of its tracebacks stay right.
-fn with_argv(code: &str, args: &RunArgs) -> String {
-    let name = match (&args.code, &args.script) {
-        (Some(_), _) => "-c".to_owned(),
-        (_, Some(path)) => path.display().to_string(),
-        _ => String::new(),
+/// `sys.argv` as an interpreter sets it.
+fn set_argv(args: &RunArgs) -> String {
+    let script = args.script.as_ref().map(|path| path.display().to_string());
+    // With code the first word is no script but its first argument.
+    let (name, first) = match &args.code {
+        Some(_) => (Some("-c".to_owned()), script),
+        None => (script, None),
     };
-    let argv: Vec<&str> = std::iter::once(name.as_str())
-        .chain(args.args.iter().map(String::as_str))
-        .collect();
+    let rest = args.args.iter().cloned();
+    let argv: Vec<String> = name.into_iter().chain(first).chain(rest).collect();
     // A JSON list of strings is a Python list of strings.
-    let argv = serde_json::to_string(&argv).unwrap_or_else(|_| "[]".into());
-    if args.args.is_empty() {
-        return code.to_owned();
-    }
-    format!("import sys as _sys; _sys.argv = {argv}; del _sys\n{code}")
+    format!("__import__('sys').argv[:] = {}", json!(argv))
 }
 
 async fn by_itself(prepared: Prepared, job: Job) -> Result<ExitCode, String> {
@@ -141,12 +142,24 @@ async fn by_itself(prepared: Prepared, job: Job) -> Result<ExitCode, String> {
 async fn run_in(supervisor: &Supervisor, job: Job) -> Result<u8, String> {
     let said = |e: crate::supervisor::Error| e.to_string();
     let sandbox = supervisor.create(job.create).await.map_err(said)?;
-    let spec = ExecuteSpec {
+    let set_argv = ExecuteSpec {
+        code: job.set_argv,
+        ..ExecuteSpec::default()
+    };
+    let mut execution = supervisor
+        .execute(&sandbox.id, set_argv)
+        .await
+        .map_err(said)?;
+    while execution.next().await.is_some() {}
+    let script = ExecuteSpec {
         code: job.code,
         timeout: job.timeout,
         env: BTreeMap::new(),
     };
-    let mut execution = supervisor.execute(&sandbox.id, spec).await.map_err(said)?;
+    let mut execution = supervisor
+        .execute(&sandbox.id, script)
+        .await
+        .map_err(said)?;
     let mut status = 0;
     while let Some(event) = execution.next().await {
         match event {
@@ -235,7 +248,8 @@ fn ending_status(ending: Ending, status: u8) -> u8 {
 
 async fn through_service(address: &str, job: Job) -> Result<ExitCode, String> {
     let mut client = Client::connect(address).await?;
-    let mut create = json!({ "name": job.create.name });
+    // Idle, it is one whose `sandcell run` was killed.
+    let mut create = json!({ "name": job.create.name, "idle_seconds": ABANDONED_SECONDS });
     if let Some(bytes) = job.create.memory_bytes {
         create["memory_bytes"] = json!(bytes);
     }
@@ -265,11 +279,14 @@ async fn through_service(address: &str, job: Job) -> Result<ExitCode, String> {
 }
 
 async fn stream_execution(client: &mut Client, id: &str, job: &Job) -> Result<u8, String> {
+    let path = format!("/sandbox/{id}/execute");
+    client
+        .json("POST", &path, &json!({ "code": job.set_argv }))
+        .await?;
     let mut body = json!({ "code": job.code, "stream": true });
     if let Some(timeout) = job.timeout {
         body["timeout_seconds"] = json!(timeout.as_secs_f64());
     }
-    let path = format!("/sandbox/{id}/execute");
     let response = client
         .send("POST", &path, "application/json", body.to_string())
         .await?;

@@ -25,6 +25,8 @@ use super::spec::MIRROR_OWNER;
 
 /// Name of our directory in each hierarchy.
 const TOP: &str = "sandcell";
+/// An instance that is one `sandcell run` is named by this and its process id.
+pub const RUN_PREFIX: &str = "run-";
 /// Period of the CPU quota: the kernel's default (cgroup v2 documentation, cpu.max).
 const CPU_PERIOD_US: u64 = 100_000;
 
@@ -249,7 +251,7 @@ impl ServiceCgroup {
         service.remove()?;
         for root in service.layout.roots() {
             let dir = root.join(&service.name);
-            fs::create_dir_all(&dir).map_err(Error::path("make", &dir))?;
+            make_dirs(&dir).map_err(Error::path("make", &dir))?;
         }
         if let Layout::Unified { root } = &service.layout {
             for dir in [root.clone(), root.join(TOP), root.join(&service.name)] {
@@ -261,6 +263,30 @@ impl ServiceCgroup {
         delegate(&dir)?;
         make_delegated(&dir.join("nursery"))?;
         Ok(service)
+    }
+
+    /// Removes what `sandcell run`s that were killed left. Their names are used once, so unlike a
+    /// service's they would not be found by a next start.
+    pub fn sweep_runs(layout: &Layout) {
+        let Ok(instances) = fs::read_dir(layout.unified_root().join(TOP)) else {
+            return;
+        };
+        for instance in instances.flatten() {
+            let name = instance.file_name();
+            let pid = name.to_str().and_then(|name| name.strip_prefix(RUN_PREFIX));
+            let Some(pid) = pid else { continue };
+            // A run that begins has a process; one in another PID namespace has populated cgroups.
+            let events = read(&instance.path().join("cgroup.events"));
+            if Path::new("/proc").join(pid).exists() || field(&events, "populated") != 0 {
+                continue;
+            }
+            let run = Self {
+                layout: layout.clone(),
+                name: format!("{TOP}/{RUN_PREFIX}{pid}"),
+            };
+            // Somebody else may be at it too.
+            let _ = run.remove();
+        }
     }
 
     /// Where the nursery and zygotes live; no limits but the host's.
@@ -530,6 +556,18 @@ fn delegate(dir: &Path) -> Result<(), Error> {
 
 fn make(dir: &Path) -> Result<(), Error> {
     fs::create_dir(dir).map_err(Error::path("make", dir))
+}
+
+/// An instance that ends at this moment may remove the parent that we have just found.
+fn make_dirs(dir: &Path) -> io::Result<()> {
+    let mut made = fs::create_dir_all(dir);
+    for _ in 0..10 {
+        match made {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => made = fs::create_dir_all(dir),
+            other => return other,
+        }
+    }
+    made
 }
 
 fn make_delegated(dir: &Path) -> Result<(), Error> {

@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 
 use crate::config::Config;
-use crate::isolation::cgroup::{Layout, ServiceCgroup};
+use crate::isolation::cgroup::{Layout, RUN_PREFIX, ServiceCgroup};
 use crate::isolation::host::{Nursery, SpawnedNursery, spawn_nursery};
 use crate::isolation::seccomp::Filters;
 use crate::isolation::spec::{Ablation, BLOCK_IDS};
@@ -42,7 +42,7 @@ impl Prepared {
 
     /// For one sandbox and no longer: nothing is locked and no data directory is touched.
     pub fn ephemeral(config: Config, program: &Path, mirror: &Path) -> Result<Self, Error> {
-        let instance = format!("run-{}", std::process::id());
+        let instance = format!("{RUN_PREFIX}{}", std::process::id());
         Self::start(config, None, &instance, program, mirror)
     }
 
@@ -53,7 +53,9 @@ impl Prepared {
         program: &Path,
         mirror: &Path,
     ) -> Result<Self, Error> {
-        let cgroup = ServiceCgroup::create(Layout::detect()?, instance)?;
+        let layout = Layout::detect()?;
+        ServiceCgroup::sweep_runs(&layout);
+        let cgroup = ServiceCgroup::create(layout, instance)?;
         match spawn_nursery(program, mirror, &cgroup) {
             Ok(nursery) => Ok(Self {
                 config,

@@ -48,9 +48,13 @@ fn a_fork_bomb_ends_with_its_time() {
         2.0,
         "import os\nwhile True:\n    try: os.fork()\n    except BaseException: pass",
     );
-    assert_ended(&outcome, "timeout", "lost");
+    // Kept where the interrupt found the one moment between two attempts.
+    assert_eq!(outcome["outcome"], "timeout", "{}", shown(&outcome));
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     scene.assert_unharmed(&attacker);
+    let uid = attacker.processes("kernel")[0].uid();
+    attacker.close().ok();
+    assert_eq!(host::processes_of(uid..uid + 1), []);
 }
 
 #[test]

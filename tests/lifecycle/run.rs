@@ -69,7 +69,11 @@ fn a_file_and_standard_input_run_too_with_their_arguments() {
         "['a', '-b', '--c=d', 'é f']\nTrue\n",
     );
     assert_prints(&[script], "[]\nTrue\n");
-    assert_prints(&["-c", "import sys; print(sys.argv)", "x"], "['-c', 'x']\n");
+    assert_prints(&["-c", "import sys; print(sys.argv)"], "['-c']\n");
+    assert_prints(
+        &["-c", "import sys; print(sys.argv)", "x", "-y", "-c"],
+        "['-c', 'x', '-y', '-c']\n",
+    );
     let mut piped = command(dir.path(), &["-", "y"]);
     let input = dir.path().join("input");
     fs::write(&input, "import sys\nprint(sys.argv[1:])").expect("written");
@@ -94,6 +98,8 @@ fn the_exit_status_is_the_script_s() {
         assert_eq!(ran.code, Some(status), "{code}: {ran:?}");
         assert_eq!(ran.stdout, "", "{code}");
     }
+    let future = run_alone(&["-c", "from __future__ import annotations\n1/0", "argument"]);
+    assert!(future.stderr.contains("line 2,"), "{}", future.stderr);
     let raised = run_alone(&[
         "-c",
         "print('out')\nimport sys; print('err', file=sys.stderr)\ndef f(): 1/0\nf()",
