@@ -11,7 +11,6 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use cgroups_rs::fs::cpu::CpuController;
@@ -21,6 +20,7 @@ use cgroups_rs::fs::pid::PidController;
 use cgroups_rs::fs::{Controllers, MaxValue};
 
 use super::error::{Context, Error};
+use super::migrations::Migrations;
 use super::spec::MIRROR_OWNER;
 
 /// Name of our directory in each hierarchy.
@@ -170,65 +170,6 @@ fn unified_mount() -> Result<PathBuf, Error> {
         })
 }
 
-/// Keeps migrations between cgroups fast while sandboxes are being made.
-///
-/// The first migration after a pause waits for a grace period of RCU, some 11 ms, since the kernel
-/// takes a lock that every fork reads (`cgroup_threadgroup_rwsem`); while that lock was taken within
-/// the last grace period the next costs 0.03 ms. The mount option `favordynmods` does away with the
-/// wait for the whole host and for good; this does so for a second after each use, by asking for a
-/// migration that moves nothing: this process, to the cgroup in which it is.
-#[derive(Debug)]
-pub struct Migrations {
-    wanted: mpsc::SyncSender<()>,
-}
-
-/// Time after a use for which migrations are kept fast.
-const KEEP_FAST: Duration = Duration::from_secs(1);
-/// Below a grace period.
-const KEEP_INTERVAL: Duration = Duration::from_millis(4);
-
-impl Migrations {
-    /// Starts the thread that does it; it ends when the value is dropped.
-    pub fn start(layout: &Layout) -> Result<Self, Error> {
-        let own = fs::read_to_string("/proc/self/cgroup")
-            .map_err(Error::path("read", "/proc/self/cgroup"))?;
-        let own = own
-            .lines()
-            .find_map(|line| line.strip_prefix("0::/"))
-            .unwrap_or_default();
-        let path = layout.unified_root().join(own).join("cgroup.procs");
-        let (wanted, asked) = mpsc::sync_channel(1);
-        std::thread::Builder::new()
-            .name("migrations".into())
-            .spawn(move || keep_fast(&path, &asked))
-            .context("start a thread")?;
-        Ok(Self { wanted })
-    }
-
-    /// A migration is about to come. Does not wait.
-    pub fn expect(&self) {
-        // A full queue means that it is known.
-        let _ = self.wanted.try_send(());
-    }
-}
-
-fn keep_fast(procs: &Path, asked: &mpsc::Receiver<()>) {
-    let pid = std::process::id().to_string();
-    while asked.recv().is_ok() {
-        let mut until = Instant::now() + KEEP_FAST;
-        while Instant::now() < until {
-            // Where it does not work migrations take what they take.
-            let _ = fs::write(procs, &pid);
-            std::thread::sleep(KEEP_INTERVAL);
-            match asked.try_recv() {
-                Ok(()) => until = Instant::now() + KEEP_FAST,
-                Err(mpsc::TryRecvError::Empty) => {}
-                Err(mpsc::TryRecvError::Disconnected) => return,
-            }
-        }
-    }
-}
-
 /// One service's part of the cgroup trees.
 #[derive(Debug)]
 pub struct ServiceCgroup {
@@ -280,12 +221,8 @@ impl ServiceCgroup {
             if Path::new("/proc").join(pid).exists() || field(&events, "populated") != 0 {
                 continue;
             }
-            let run = Self {
-                layout: layout.clone(),
-                name: format!("{TOP}/{RUN_PREFIX}{pid}"),
-            };
             // Somebody else may be at it too.
-            let _ = run.remove();
+            let _ = remove_instance(layout, &format!("{TOP}/{RUN_PREFIX}{pid}"));
         }
     }
 
@@ -308,31 +245,23 @@ impl ServiceCgroup {
         made.map(|()| sandbox)
     }
 
-    /// Names of the sandboxes that have cgroups.
-    pub fn leftovers(&self) -> usize {
-        fs::read_dir(self.layout.unified_root().join(&self.name))
-            .map(|dir| {
-                dir.flatten()
-                    .filter(|e| e.file_name().to_string_lossy().starts_with("s-"))
-                    .count()
-            })
-            .unwrap_or(0)
-    }
-
     /// Kills what lives in the tree and removes it from every hierarchy; nothing there is fine.
     pub fn remove(&self) -> Result<(), Error> {
-        let unified = self.layout.unified_root().join(&self.name);
-        if unified.exists() {
-            kill(&unified)?;
-        }
-        for root in self.layout.roots() {
-            let dir = root.join(&self.name);
-            remove_tree_patiently(&dir)?;
-            // Another instance may still use it.
-            let _ = fs::remove_dir(root.join(TOP));
-        }
-        Ok(())
+        remove_instance(&self.layout, &self.name)
     }
+}
+
+fn remove_instance(layout: &Layout, name: &str) -> Result<(), Error> {
+    let unified = layout.unified_root().join(name);
+    if unified.exists() {
+        kill(&unified)?;
+    }
+    for root in layout.roots() {
+        remove_tree_patiently(&root.join(name))?;
+        // Another instance may still use it.
+        let _ = fs::remove_dir(root.join(TOP));
+    }
+    Ok(())
 }
 
 /// The cgroups of one sandbox. Holds no descriptor: paths are opened when needed.

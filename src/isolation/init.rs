@@ -95,7 +95,7 @@ fn set_up(
     for procs in joins {
         // "0" is the writer. The supervisor opened the file, so its right to write counts
         // (cgroups(7), Linux 5.16). Late, because the first migration after a pause waits for a grace
-        // period of RCU, which [`super::cgroup::Migrations`] has begun meanwhile.
+        // period of RCU, which [`super::migrations`] has begun meanwhile.
         rustix::io::write(procs, b"0").context("join a cgroup")?;
     }
     // After the joins, so that every hierarchy's root is the sandbox's own cgroup.

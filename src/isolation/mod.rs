@@ -8,6 +8,7 @@ pub mod host;
 mod host_root;
 mod identity;
 pub(crate) mod init;
+mod migrations;
 pub mod nursery;
 pub mod posture;
 mod rootfs;

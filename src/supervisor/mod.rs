@@ -10,6 +10,7 @@ pub mod host;
 mod plan;
 mod pool;
 mod sandbox;
+mod setup;
 pub mod types;
 
 use std::collections::HashMap;

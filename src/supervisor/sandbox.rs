@@ -15,31 +15,23 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::error::{Error, ErrorKind};
 use super::host::{Host, User};
+use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{
     Ended, Ending, Event, ExecuteSpec, KernelState, SandboxInfo, SandboxState, Usage,
 };
-use crate::config::Limits;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
 use crate::isolation::{self};
 use crate::kernel::execution::{self, Request};
-use crate::kernel::handle::{Forked, Kernel, Place};
-use crate::kernel::zygote::ForkSpec;
+use crate::kernel::handle::{Forked, Kernel};
 
 /// Events on their way to a client.
 const EVENT_QUEUE: usize = 64;
-/// Longest that killed processes may take to be gone.
-const DEATH_TIMEOUT: Duration = Duration::from_secs(30);
-/// Above init's 0 and below what a process may raise itself to: user code dies first.
-const OOM_SCORE_ADJ: u32 = 500;
-/// Descriptors of queued POSIX messages and signals: what an id may hold in kernel memory.
-const MAX_PENDING: u64 = 1024;
-
 /// A sandbox.
 #[derive(Debug)]
 pub struct Sandbox {
@@ -105,20 +97,20 @@ impl Sandbox {
         let limits = &host.config.limits;
         let spec = SandboxSpec {
             user_id: user.id(),
-            disk_bytes: upper_bytes(plan, limits),
-            inodes: inodes(plan, limits),
+            disk_bytes: setup::upper_bytes(plan, limits),
+            inodes: setup::inodes(plan, limits),
             root_from_host: false,
-            rlimits: rlimits(limits, plan.disk_bytes),
+            rlimits: setup::rlimits(limits, plan.disk_bytes),
             oom_score_adj: OOM_SCORE_ADJ,
             ablation: host.ablation,
         };
-        let fork = fork_spec(limits, threads(plan.limits.cpus));
-        let made = set_up(host, spec, &cgroup, &fork, user.host_id()).await;
+        let fork = setup::fork_spec(limits, setup::threads(plan.limits.cpus));
+        let made = setup::set_up(host, spec, &cgroup, &fork, user.host_id()).await;
         let (init, kernel) = match made {
             Ok(made) => made,
             Err(e) => {
                 let _ = cgroup.kill();
-                remove_cgroup(&cgroup).await;
+                setup::remove_cgroup(&cgroup).await;
                 return Err(e);
             }
         };
@@ -145,7 +137,7 @@ impl Sandbox {
                 expires: Instant::now(),
                 idle: None,
                 env: BTreeMap::new(),
-                threads: threads(plan.limits.cpus),
+                threads: setup::threads(plan.limits.cpus),
             }),
             id,
         });
@@ -169,7 +161,7 @@ impl Sandbox {
                 expires: Instant::now() + plan.lease,
                 idle: plan.idle,
                 env: plan.env.clone(),
-                threads: threads(plan.limits.cpus),
+                threads: setup::threads(plan.limits.cpus),
             };
         }
         if plan.env.is_empty() {
@@ -264,10 +256,10 @@ impl Sandbox {
             let claim = self.claim.lock().expect("not poisoned");
             (claim.env.clone(), claim.threads)
         };
-        let spec = fork_spec(&self.host.config.limits, threads);
+        let spec = setup::fork_spec(&self.host.config.limits, threads);
         let init = self.init.process().pidfd();
         let forked = Forked::start(&zygote, init, &self.cgroup, &spec).await?;
-        let place = place(&self.host, &self.init, self.user.host_id());
+        let place = setup::place(&self.host, &self.init, self.user.host_id());
         let mut kernel = forked.join(&place).await?;
         // Never by way of the zygote: what it once read, every later kernel has a copy of.
         if !env.is_empty() {
@@ -471,53 +463,7 @@ impl Sandbox {
         self.kill().await;
         // Whoever executes sees its kernel die and gives the lock back.
         self.kernel.lock().await.take();
-        remove_cgroup(&self.cgroup).await;
-    }
-}
-
-/// Starts init and forks a kernel side by side, then lets the kernel join.
-async fn set_up(
-    host: &Arc<Host>,
-    spec: SandboxSpec,
-    cgroup: &SandboxCgroup,
-    fork: &ForkSpec,
-    host_id: u32,
-) -> Result<(Init, Kernel), isolation::Error> {
-    let started = Instant::now();
-    let zygote = host.zygote().await?;
-    let starting = host.nursery.start_sandbox(spec, cgroup).await?;
-    let cloned = started.elapsed();
-    let (ready, forked) = tokio::join!(
-        starting.ready(),
-        Forked::start(&zygote, starting.pidfd(), cgroup, fork)
-    );
-    let (forked, init) = (forked?, ready.and_then(|()| starting.finish())?);
-    let side_by_side = started.elapsed();
-    let kernel = forked.join(&place(host, &init, host_id)).await?;
-    tracing::debug!(
-        clone_init_us = cloned.as_micros(),
-        init_and_fork_us = (side_by_side - cloned).as_micros(),
-        join_us = (started.elapsed() - side_by_side).as_micros(),
-        "sandbox is set up"
-    );
-    Ok((init, kernel))
-}
-
-fn place<'a>(host: &Host, init: &'a Init, host_id: u32) -> Place<'a> {
-    Place {
-        namespaces: init.namespaces(),
-        host_id,
-        filters: host.required_filters(),
-    }
-}
-
-/// The same for every sandbox: nothing of one may enter the zygote's memory.
-fn fork_spec(limits: &Limits, threads: u32) -> ForkSpec {
-    ForkSpec {
-        env: crate::kernel::base_env(),
-        rlimits: rlimits(limits, limits.max_disk_bytes),
-        threads,
-        oom_score_adj: OOM_SCORE_ADJ,
+        setup::remove_cgroup(&self.cgroup).await;
     }
 }
 
@@ -534,20 +480,6 @@ fn no_kernel() -> Ended {
     }
 }
 
-/// Killed processes take a moment to leave their cgroup.
-async fn remove_cgroup(cgroup: &SandboxCgroup) {
-    let deadline = Instant::now() + DEATH_TIMEOUT;
-    let mut pause = Duration::from_millis(1);
-    while let Err(e) = cgroup.remove() {
-        if Instant::now() >= deadline {
-            tracing::error!("{e}");
-            return;
-        }
-        sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_millis(200));
-    }
-}
-
 /// 128 random bits as 26 characters of Crockford's base 32, in lower case.
 fn new_id() -> String {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
@@ -558,44 +490,6 @@ fn new_id() -> String {
         bits >>= 5;
     }
     String::from_utf8_lossy(&id).into_owned()
-}
-
-/// Numeric libraries use as many threads as the sandbox has processors.
-fn threads(cpus: f64) -> u32 {
-    (cpus.ceil() as u32).clamp(1, 64)
-}
-
-/// Memory that an inode of a tmpfs and its directory entry take in the kernel, rounded up.
-const INODE_BYTES: u64 = 2560;
-
-/// Files and directories: all of them together, empty, take at most an eighth of the memory.
-fn inodes(plan: &Plan, limits: &Limits) -> u64 {
-    limits
-        .inodes
-        .min(plan.limits.memory_bytes / 8 / INODE_BYTES)
-}
-
-/// An upper on tmpfs is memory: files may not take so much of it that no kernel could start, so a
-/// sandbox that fills its disk gets ENOSPC and not the OOM killer. An eighth stays for kernels.
-fn upper_bytes(plan: &Plan, limits: &Limits) -> u64 {
-    let memory_bytes = plan.limits.memory_bytes;
-    let for_inodes = inodes(plan, limits) * INODE_BYTES;
-    plan.disk_bytes
-        .min(memory_bytes - memory_bytes / 8 - for_inodes)
-}
-
-fn rlimits(limits: &Limits, disk_bytes: u64) -> BTreeMap<String, u64> {
-    [
-        ("RLIMIT_NOFILE", limits.open_files),
-        // Not 0: a piped core_pattern of the host ignores 0, but not 1 (core(5)).
-        ("RLIMIT_CORE", 1),
-        ("RLIMIT_FSIZE", disk_bytes),
-        ("RLIMIT_MEMLOCK", 64 * 1024),
-        ("RLIMIT_MSGQUEUE", 0),
-        ("RLIMIT_SIGPENDING", MAX_PENDING),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
 }
 
 #[cfg(test)]

@@ -1,0 +1,123 @@
+//! What a sandbox is made with: its processes started side by side, and the sizes and limits that
+//! follow from a plan.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::host::Host;
+use super::sandbox::Plan;
+use crate::config::Limits;
+use crate::isolation;
+use crate::isolation::cgroup::SandboxCgroup;
+use crate::isolation::host::Init;
+use crate::isolation::spec::SandboxSpec;
+use crate::kernel::handle::{Forked, Kernel, Place};
+use crate::kernel::zygote::ForkSpec;
+
+/// Longest that killed processes may take to be gone.
+pub(super) const DEATH_TIMEOUT: Duration = Duration::from_secs(30);
+/// Above init's 0 and below what a process may raise itself to: user code dies first.
+pub(super) const OOM_SCORE_ADJ: u32 = 500;
+/// Descriptors of queued POSIX messages and signals: what an id may hold in kernel memory.
+const MAX_PENDING: u64 = 1024;
+
+/// Starts init and forks a kernel side by side, then lets the kernel join.
+pub(super) async fn set_up(
+    host: &Arc<Host>,
+    spec: SandboxSpec,
+    cgroup: &SandboxCgroup,
+    fork: &ForkSpec,
+    host_id: u32,
+) -> Result<(Init, Kernel), isolation::Error> {
+    let started = Instant::now();
+    let zygote = host.zygote().await?;
+    let starting = host.nursery.start_sandbox(spec, cgroup).await?;
+    let cloned = started.elapsed();
+    let (ready, forked) = tokio::join!(
+        starting.ready(),
+        Forked::start(&zygote, starting.pidfd(), cgroup, fork)
+    );
+    let (forked, init) = (forked?, ready.and_then(|()| starting.finish())?);
+    let side_by_side = started.elapsed();
+    let kernel = forked.join(&place(host, &init, host_id)).await?;
+    tracing::debug!(
+        clone_init_us = cloned.as_micros(),
+        init_and_fork_us = (side_by_side - cloned).as_micros(),
+        join_us = (started.elapsed() - side_by_side).as_micros(),
+        "sandbox is set up"
+    );
+    Ok((init, kernel))
+}
+
+pub(super) fn place<'a>(host: &Host, init: &'a Init, host_id: u32) -> Place<'a> {
+    Place {
+        namespaces: init.namespaces(),
+        host_id,
+        filters: host.required_filters(),
+    }
+}
+
+/// The same for every sandbox: nothing of one may enter the zygote's memory.
+pub(super) fn fork_spec(limits: &Limits, threads: u32) -> ForkSpec {
+    ForkSpec {
+        env: crate::kernel::base_env(),
+        rlimits: rlimits(limits, limits.max_disk_bytes),
+        threads,
+        oom_score_adj: OOM_SCORE_ADJ,
+    }
+}
+
+/// Killed processes take a moment to leave their cgroup.
+pub(super) async fn remove_cgroup(cgroup: &SandboxCgroup) {
+    let deadline = Instant::now() + DEATH_TIMEOUT;
+    let mut pause = Duration::from_millis(1);
+    while let Err(e) = cgroup.remove() {
+        if Instant::now() >= deadline {
+            tracing::error!("{e}");
+            return;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(200));
+    }
+}
+
+/// Numeric libraries use as many threads as the sandbox has processors.
+pub(super) fn threads(cpus: f64) -> u32 {
+    (cpus.ceil() as u32).clamp(1, 64)
+}
+
+/// Memory that an inode of a tmpfs and its directory entry take in the kernel, rounded up.
+const INODE_BYTES: u64 = 2560;
+
+/// Files and directories: all of them together, empty, take at most an eighth of the memory.
+pub(super) fn inodes(plan: &Plan, limits: &Limits) -> u64 {
+    limits
+        .inodes
+        .min(plan.limits.memory_bytes / 8 / INODE_BYTES)
+}
+
+/// An upper on tmpfs is memory: files may not take so much of it that no kernel could start, so a
+/// sandbox that fills its disk gets ENOSPC and not the OOM killer. An eighth stays for kernels.
+pub(super) fn upper_bytes(plan: &Plan, limits: &Limits) -> u64 {
+    let memory_bytes = plan.limits.memory_bytes;
+    let for_inodes = inodes(plan, limits) * INODE_BYTES;
+    plan.disk_bytes
+        .min(memory_bytes - memory_bytes / 8 - for_inodes)
+}
+
+pub(super) fn rlimits(limits: &Limits, disk_bytes: u64) -> BTreeMap<String, u64> {
+    [
+        ("RLIMIT_NOFILE", limits.open_files),
+        // Not 0: a piped core_pattern of the host ignores 0, but not 1 (core(5)).
+        ("RLIMIT_CORE", 1),
+        ("RLIMIT_FSIZE", disk_bytes),
+        ("RLIMIT_MEMLOCK", 64 * 1024),
+        ("RLIMIT_MSGQUEUE", 0),
+        ("RLIMIT_SIGPENDING", MAX_PENDING),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
