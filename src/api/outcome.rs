@@ -155,7 +155,8 @@ impl Gathered {
 }
 
 fn was_truncated(ended: &Ended) -> bool {
-    ended.files_truncated || ended.stdout_dropped_bytes > 0 || ended.stderr_dropped_bytes > 0
+    let dropped_bytes = ended.stdout_dropped_bytes + ended.stderr_dropped_bytes;
+    dropped_bytes > 0 || ended.results_dropped || ended.files_truncated
 }
 
 fn touched(sandbox_id: &str, files: Vec<crate::supervisor::FileChange>) -> Vec<TouchedFile> {
@@ -348,6 +349,7 @@ mod tests {
             execution_count: 3,
             files: Vec::new(),
             files_truncated: false,
+            results_dropped: false,
             usage: Usage::default(),
             stdout_dropped_bytes: 0,
             stderr_dropped_bytes: 0,

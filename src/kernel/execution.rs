@@ -125,8 +125,9 @@ pub async fn run(
     events: &mpsc::Sender<Event>,
     interrupt: &Notify,
 ) -> Finish {
-    let id = kernel.next_execution;
-    kernel.next_execution += 1;
+    // Not to be guessed: user code may write frames of its own, but only of the execution that runs,
+    // not of those that will.
+    let id = rand::random();
     let oom_kills = cgroup.oom_kills();
     let mut run = Run {
         id,

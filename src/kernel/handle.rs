@@ -40,7 +40,6 @@ pub struct Kernel {
     pub(super) frames: Frames,
     pub(super) stdout: PipeReader,
     pub(super) stderr: PipeReader,
-    pub(super) next_execution: u64,
     exit: Option<oneshot::Receiver<Exit>>,
 }
 
@@ -99,7 +98,6 @@ impl Forked {
             frames: Frames::new(self.socket)?,
             stdout: reader(self.stdout)?,
             stderr: reader(self.stderr)?,
-            next_execution: 1,
             exit: Some(self.exit),
         };
         let checked = kernel.await_ready().await.and_then(|()| {

@@ -41,7 +41,7 @@ pub struct Sandbox {
     pub(super) init: Init,
     user: User,
     kernel: tokio::sync::Mutex<Option<Kernel>>,
-    queue: Semaphore,
+    queue: Arc<Semaphore>,
     interrupt: Notify,
     busy: AtomicBool,
     closing: AtomicBool,
@@ -121,7 +121,7 @@ impl Sandbox {
             init,
             user,
             kernel: tokio::sync::Mutex::new(Some(kernel)),
-            queue: Semaphore::new(limits.queue + 1),
+            queue: Arc::new(Semaphore::new(limits.queue + 1)),
             interrupt: Notify::new(),
             busy: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -275,7 +275,7 @@ impl Sandbox {
     pub fn execute(self: &Arc<Self>, spec: ExecuteSpec) -> Result<mpsc::Receiver<Event>, Error> {
         self.refuse_closing()?;
         self.touch();
-        if self.queue.available_permits() == 0 {
+        let Ok(place) = Arc::clone(&self.queue).try_acquire_owned() else {
             let mut error = Error::new(
                 ErrorKind::Busy,
                 "queue_full",
@@ -286,16 +286,17 @@ impl Sandbox {
             );
             error.retry_after_seconds = Some(1);
             return Err(error);
-        }
+        };
         let (events, receiver) = mpsc::channel(EVENT_QUEUE);
-        tokio::spawn(Arc::clone(self).run_execution(spec, events));
+        let sandbox = Arc::clone(self);
+        tokio::spawn(async move {
+            sandbox.run_execution(spec, events).await;
+            drop(place);
+        });
         Ok(receiver)
     }
 
-    async fn run_execution(self: Arc<Self>, spec: ExecuteSpec, events: mpsc::Sender<Event>) {
-        let Ok(_place) = self.queue.acquire().await else {
-            return;
-        };
+    async fn run_execution(&self, spec: ExecuteSpec, events: mpsc::Sender<Event>) {
         let mut slot = tokio::select! {
             slot = self.kernel.lock() => slot,
             // The client went away while it waited.
@@ -380,6 +381,7 @@ impl Sandbox {
             execution_count: finish.execution_count,
             files: finish.files,
             files_truncated: finish.files_truncated,
+            results_dropped: finish.results_dropped,
             usage: Usage::default(),
             stdout_dropped_bytes: finish.stdout_dropped_bytes,
             stderr_dropped_bytes: finish.stderr_dropped_bytes,
@@ -400,7 +402,8 @@ impl Sandbox {
         if after.fork_failures > before.fork_failures {
             limits_hit.push("processes");
         }
-        if ended.stdout_dropped_bytes > 0 || ended.stderr_dropped_bytes > 0 {
+        let dropped_bytes = ended.stdout_dropped_bytes + ended.stderr_dropped_bytes;
+        if dropped_bytes > 0 || ended.results_dropped {
             limits_hit.push("output");
         }
         if ended.ending == Ending::Timeout {
@@ -474,6 +477,7 @@ fn no_kernel() -> Ended {
         execution_count: 0,
         files: Vec::new(),
         files_truncated: false,
+        results_dropped: false,
         usage: Usage::default(),
         stdout_dropped_bytes: 0,
         stderr_dropped_bytes: 0,

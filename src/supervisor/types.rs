@@ -190,6 +190,8 @@ pub struct Ended {
     pub files: Vec<FileChange>,
     /// There were more changes than are listed.
     pub files_truncated: bool,
+    /// Results beyond the limit were dropped.
+    pub results_dropped: bool,
     /// What it cost.
     pub usage: Usage,
     /// Bytes of stdout beyond the limit, dropped.

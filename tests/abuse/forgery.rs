@@ -10,8 +10,10 @@ use crate::fixture::{Sandbox, shown};
 
 const SOON: Duration = Duration::from_secs(15);
 
-/// Finds the control socket; `frame` makes a frame of an object or of bytes.
-const FIND: &str = "import json, os, socket, stat, struct\n\
+/// Finds the control socket and the id of the execution that runs; `frame` makes a frame of an
+/// object or of bytes.
+const FIND: &str = "import gc, json, os, socket, stat, struct\n\
+    mine = next(o.id for o in gc.get_objects() if type(o).__name__ == 'Execution')\n\
     control = [int(n) for n in os.listdir('/proc/self/fd')\n    \
         if os.path.exists(f'/proc/self/fd/{n}') and stat.S_ISSOCK(os.fstat(int(n)).st_mode)]\n\
     assert control, 'no socket was found'\n\
@@ -56,7 +58,7 @@ fn garbage_ends_the_kernel_and_nothing_else() {
         "send(struct.pack('>I', 0xffffffff) + b'x' * 1000)",
         "send(struct.pack('>I', 33 << 20) + b'x')",
         "send(frame(b'[' * 1_000_000))",
-        "send(frame(b'{\"type\":\"result\",\"id\":1,\"data\":' + b'{\"a\":' * 100_000 + b'1' + b'}' * 100_000 + b'}'))",
+        "send(frame(b'{\"type\":\"result\",\"id\":%d,\"kind\":\"display\",\"data\":' % mine + b'{\"a\":' * 100_000 + b'1' + b'}' * 100_000 + b'}'))",
         "send(frame({'type': 'nonsense'}))",
         "send(frame({'type': 'done', 'id': -1}))",
         "send(frame({'type': 'done', 'id': 'x', 'files': None}))",
@@ -94,15 +96,15 @@ fn an_early_end_harms_only_the_forger() {
     let scene = Scene::new("limits.interrupt_grace_seconds = 1");
     let attacker = scene.attacker(&json!({}));
     for code in [
-        // Of this execution, of every one that may come, and of none.
-        "for n in range(1, 50): send(frame({'type': 'done', 'id': n, 'execution_count': 1}))",
-        "for n in range(1, 50): send(frame({'type': 'started', 'id': n, 'execution_count': 1 << 60}))",
-        "for n in range(1, 50): send(frame({'type': 'error', 'id': n, 'name': 'Forged', 'value': '', 'traceback': 'x' * 100000}))",
-        "for n in range(1, 50): send(frame({'type': 'done', 'id': n, 'execution_count': 1, 'files': [{'path': '../../etc/passwd', 'size': 1 << 62, 'change': 'created'}] * 1000}))",
+        "send(frame({'type': 'done', 'id': mine, 'execution_count': 1}))",
+        "for n in range(50): send(frame({'type': 'done', 'id': mine + n, 'execution_count': 1}))",
+        "send(frame({'type': 'started', 'id': mine, 'execution_count': 1 << 60}) * 50)",
+        "send(frame({'type': 'error', 'id': mine, 'name': 'Forged', 'value': '', 'traceback': 'x' * 100000}) * 50)",
+        "send(frame({'type': 'done', 'id': mine, 'execution_count': 1, 'files': [{'path': '../../etc/passwd', 'size': 1 << 62, 'change': 'created'}] * 1000}))",
         "send(frame({'type': 'ready'}) * 10)",
         "send(frame({'type': 'failed', 'step': 's', 'error': 'e'}) * 10)",
         "send(frame({'type': 'done', 'id': 1 << 63, 'execution_count': 1}))",
-        "import time\nfor n in range(1, 50): send(frame({'type': 'done', 'id': n, 'execution_count': 1}))\ntime.sleep(1000)",
+        "import time\nsend(frame({'type': 'done', 'id': mine, 'execution_count': 1}))\ntime.sleep(1000)",
     ] {
         let outcome = attack(&scene, &attacker, code);
         assert!(
@@ -121,7 +123,7 @@ fn results_without_end_are_bounded() {
     let outcome = attack(
         &scene,
         &attacker,
-        "for n in range(1, 3):\n    for _ in range(300): send(frame({'type': 'result', 'id': n, 'kind': 'display', 'data': {'text/plain': 'x' * 1_000_000}}))",
+        "for _ in range(300): send(frame({'type': 'result', 'id': mine, 'kind': 'display', 'data': {'text/plain': 'x' * 1_000_000}}))",
     );
     assert!(
         outcome.to_string().len() < 4_000_000,
@@ -133,7 +135,7 @@ fn results_without_end_are_bounded() {
     let outcome = attack(
         &scene,
         &attacker,
-        "empty = frame({'type': 'result', 'id': 2, 'kind': 'display', 'data': {}, 'metadata': {'m': 'x' * 1000}}) * 1000\nfor _ in range(100): send(empty)",
+        "empty = frame({'type': 'result', 'id': mine, 'kind': 'display', 'data': {}, 'metadata': {'m': 'x' * 1000}}) * 1000\nfor _ in range(100): send(empty)",
     );
     assert!(
         outcome.to_string().len() < 8_000_000,

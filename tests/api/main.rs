@@ -11,4 +11,5 @@ mod executions;
 mod files;
 mod flows;
 mod kernel_cases;
+mod odd_requests;
 mod picture;
