@@ -155,7 +155,10 @@ impl Gathered {
 }
 
 fn was_truncated(ended: &Ended) -> bool {
-    ended.files_truncated || ended.stdout_dropped_bytes > 0 || ended.stderr_dropped_bytes > 0
+    ended.files_truncated
+        || ended.results_dropped
+        || ended.stdout_dropped_bytes > 0
+        || ended.stderr_dropped_bytes > 0
 }
 
 fn touched(sandbox_id: &str, files: Vec<crate::supervisor::FileChange>) -> Vec<TouchedFile> {
@@ -351,6 +354,7 @@ mod tests {
             usage: Usage::default(),
             stdout_dropped_bytes: 0,
             stderr_dropped_bytes: 0,
+            results_dropped: false,
         }))
     }
 

@@ -46,6 +46,7 @@ impl Drop for Leaf<'_> {
 
 /// Runs a command to its end.
 pub async fn run(sandbox: &Sandbox, spec: CommandSpec) -> Result<CommandOutcome, Error> {
+    let _in_use = sandbox.begin_use();
     let limits = &sandbox.host.config.limits;
     let deadline = Instant::now()
         + spec

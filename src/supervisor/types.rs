@@ -196,6 +196,8 @@ pub struct Ended {
     pub stdout_dropped_bytes: u64,
     /// Bytes of stderr beyond the limit, dropped.
     pub stderr_dropped_bytes: u64,
+    /// Results beyond the limit were dropped.
+    pub results_dropped: bool,
 }
 
 /// Cost of an execution, from the cgroup.
