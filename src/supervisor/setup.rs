@@ -17,6 +17,8 @@ use crate::isolation::spec::SandboxSpec;
 use crate::kernel::handle::{Forked, Kernel, Place};
 use crate::kernel::zygote::ForkSpec;
 
+/// Between the end of a sandbox's processes and the removal of its cgroups.
+const REMOVE_PAUSE: Duration = Duration::from_millis(25);
 /// Longest that killed processes may take to be gone.
 pub(super) const DEATH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Above init's 0 and below what a process may raise itself to: user code dies first.
@@ -72,6 +74,8 @@ pub(super) fn fork_spec(limits: &Limits, threads: u32) -> ForkSpec {
 
 /// Killed processes take a moment to leave their cgroup.
 pub(super) async fn remove_cgroup(cgroup: &SandboxCgroup) {
+    // Nobody waits for this, and whoever closed a sandbox may be about to create the next.
+    sleep(REMOVE_PAUSE).await;
     let deadline = Instant::now() + DEATH_TIMEOUT;
     let mut pause = Duration::from_millis(1);
     while let Err(e) = cgroup.remove() {
