@@ -332,11 +332,15 @@ struct Command {
 
 /// The word of [`Reply::Failed`] when the sandbox has as many processes as it may.
 pub const NO_PROCESS: &str = "no_process";
+/// The word when a command's working directory cannot be entered.
+pub const BAD_CWD: &str = "bad_cwd";
 
 fn refuse(reply: BorrowedFd<'_>, error: &Error) {
-    let full = matches!(error, Error::Step { source, .. }
-        if source.raw_os_error() == Some(libc::EAGAIN));
-    let code = if full { NO_PROCESS } else { "not_started" };
+    let code = match error {
+        Error::Step { source, .. } if source.raw_os_error() == Some(libc::EAGAIN) => NO_PROCESS,
+        Error::Step { step, .. } if step.starts_with("enter ") => BAD_CWD,
+        _ => "not_started",
+    };
     let failed = Reply::Failed {
         code: code.into(),
         detail: error.to_string(),

@@ -24,7 +24,7 @@ pub(super) const DEATH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Above init's 0 and below what a process may raise itself to: user code dies first.
 pub(super) const OOM_SCORE_ADJ: u32 = 500;
 /// Descriptors of queued POSIX messages and signals: what an id may hold in kernel memory.
-const MAX_PENDING: u64 = 1024;
+const MAX_PENDING: u64 = 128;
 
 /// Starts init and forks a kernel side by side, then lets the kernel join.
 pub(super) async fn set_up(
