@@ -352,10 +352,11 @@ impl Sandbox {
             events.send(Event::Ended(Box::new(Ended { usage, ..ended }))),
         )
         .await;
-        if lost && !self.closing.load(Ordering::Acquire) {
-            if let Err(e) = self.ready_kernel(&mut slot).await {
-                tracing::warn!(sandbox = self.id, "no new kernel yet: {e}");
-            }
+        if lost
+            && !self.closing.load(Ordering::Acquire)
+            && let Err(e) = self.ready_kernel(&mut slot).await
+        {
+            tracing::warn!(sandbox = self.id, "no new kernel yet: {e}");
         }
     }
 
