@@ -167,6 +167,8 @@ def lock_securebits(plan):
 def drop_identity(plan):
     os.setresgid(USER_ID, USER_ID, USER_ID)
     os.setresuid(USER_ID, USER_ID, USER_ID)
+    # The change of ids has seen to it where fs.suid_dumpable is not 1; the service refuses 1.
+    _check(_prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def drop_capabilities(plan):
@@ -198,7 +200,10 @@ def allow_own_proc(plan):
 
 
 def enter_home(plan):
-    os.chdir(HOME)
+    try:
+        os.chdir(HOME)
+    except OSError:
+        os.chdir("/")  # user code has closed it, and may want to open it again
     os.environ.clear()
     os.environ.update(plan.environment)
 
@@ -225,9 +230,11 @@ STEPS = (
     drop_capabilities,
     verify_identity,
     forbid_new_privileges,
-    allow_own_proc,
     enter_home,
     install_filters,
+    # Not a moment earlier: a process of the same user may write to the memory of a dumpable one, and
+    # one that is not sealed yet would do its bidding without filters.
+    allow_own_proc,
 )
 
 _header = _CapabilityHeader(CAPABILITY_VERSION_3, 0)

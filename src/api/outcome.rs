@@ -155,8 +155,10 @@ impl Gathered {
 }
 
 fn was_truncated(ended: &Ended) -> bool {
-    let dropped_bytes = ended.stdout_dropped_bytes + ended.stderr_dropped_bytes;
-    dropped_bytes > 0 || ended.results_dropped || ended.files_truncated
+    ended.files_truncated
+        || ended.results_dropped
+        || ended.stdout_dropped_bytes > 0
+        || ended.stderr_dropped_bytes > 0
 }
 
 fn touched(sandbox_id: &str, files: Vec<crate::supervisor::FileChange>) -> Vec<TouchedFile> {

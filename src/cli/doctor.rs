@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Common;
 use crate::isolation::cgroup::Layout;
-use crate::isolation::host::probe_pidfd;
+use crate::isolation::host::{probe_pidfd, refuse_suid_dumpable};
 use crate::isolation::seccomp::Filters;
 use crate::isolation::sys;
 use crate::supervisor::{CreateSpec, Event, ExecuteSpec, Prepared, Supervisor};
@@ -78,6 +78,13 @@ pub fn main(common: &Common, args: &DoctorArgs) -> Result<ExitCode, String> {
             "run a kernel with CONFIG_SECCOMP_FILTER on x86-64",
         ),
         overlay(),
+        Item::new(
+            "suid_dumpable",
+            refuse_suid_dumpable()
+                .map(|()| "processes that drop their identity cannot be traced".into())
+                .map_err(|e| e.to_string()),
+            "sysctl -w fs.suid_dumpable=0",
+        ),
     ];
     items.extend(cgroups());
     items.push(descriptors());

@@ -276,7 +276,8 @@ impl SandboxCgroup {
         for root in self.layout.v1_roots() {
             make(&root.join(&self.name))?;
         }
-        make(&self.dir())?;
+        // The common ancestor of init, who clones commands, and theirs.
+        make_delegated(&self.dir())?;
         make_delegated(&self.dir().join("init"))?;
         // The kernel joins by a file that the supervisor opened.
         make(&self.dir().join("kernel"))?;

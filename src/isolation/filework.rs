@@ -114,8 +114,6 @@ fn open_dir(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
         OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
         Mode::empty(),
     )
-    // O_DIRECTORY|O_NOFOLLOW on a link gives ENOTDIR: tell a link from a file.
-    .map_err(|e| e)
 }
 
 /// Opens the directory of the last component, making missing ones when asked.

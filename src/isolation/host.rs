@@ -50,6 +50,7 @@ pub fn spawn_nursery(
     mirror: &Path,
     cgroup: &ServiceCgroup,
 ) -> Result<SpawnedNursery, Error> {
+    refuse_suid_dumpable()?;
     let ids = IdBlock::take()?;
     let roots = if tmpfs_takes_user_xattrs()? {
         None
@@ -101,6 +102,21 @@ pub fn spawn_nursery(
             })
         }
     }
+}
+
+/// With `fs.suid_dumpable` 1 a change of ids leaves a process dumpable (proc_sys_fs(5)): user code
+/// could write to our helpers' memory in the moment before they are sealed.
+pub fn refuse_suid_dumpable() -> Result<(), Error> {
+    let path = "/proc/sys/fs/suid_dumpable";
+    let value = fs::read_to_string(path).map_err(Error::path("read", path))?;
+    if value.trim() == "1" {
+        return Err(Error::Unsupported(
+            "fs.suid_dumpable is 1, so processes that drop their identity could be traced; \
+             run sysctl -w fs.suid_dumpable=0"
+                .into(),
+        ));
+    }
+    Ok(())
 }
 
 /// This binary as a sealed memfd: executable for unprivileged ids wherever the file lies, and

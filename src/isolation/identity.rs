@@ -54,6 +54,10 @@ impl Root {
         let (uid, gid) = (Uid::from_raw(USER_ID), Gid::from_raw(USER_ID));
         setresgid(gid, gid, gid).context("set gid")?;
         setresuid(uid, uid, uid).context("set uid")?;
+        // A process of the same user may write to the memory of a dumpable one: not before the seal.
+        // exec makes a sealed one dumpable again.
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+            .context("become non-dumpable")?;
         clear_capabilities()?;
         Ok(Dropped(()))
     }

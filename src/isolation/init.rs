@@ -16,11 +16,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::channel::{self, Packet};
 use super::error::{Context, Error};
-use super::identity::{Limits, Root, reduce_init};
+use super::identity::{Limits, Root, Sealed, reduce_init};
 use super::seccomp::Filters;
 use super::spec::{FileWork, HOME, Reply, SandboxSpec, ToInit};
 use super::{filework, rootfs, sys};
 
+/// Descriptors that a file worker keeps are at this number and above; init itself has a few dozen.
+const KEPT_FDS: i32 = 1000;
 /// Host name inside.
 const HOSTNAME: &str = "sandbox";
 /// Exit code of a command whose program could not be started, as shells have it.
@@ -248,8 +250,11 @@ impl Init<'_> {
                 rustix::io::fcntl_dupfd_cloexec(reply, 100).context("keep the reply socket")?;
             sys::close_range_cloexec(3).context("mark descriptors")?;
             let dropped = self.root().drop_identity(&self.limits())?;
-            let cwd = command.cwd.as_deref().unwrap_or(HOME);
-            rustix::process::chdir(HOME).context("enter the working directory")?;
+            let cwd = command.cwd.as_deref().unwrap_or(".");
+            if rustix::process::chdir(HOME).is_err() {
+                // User code has closed it, and may want to open it again.
+                rustix::process::chdir("/").context("enter the root")?;
+            }
             rustix::process::chdir(cwd).context(format!("enter {cwd:?}"))?;
             let sealed = dropped.seal(self.filters())?;
             std::mem::forget(reply);
@@ -272,8 +277,10 @@ impl Init<'_> {
     ) -> Result<(), Error> {
         match sys::fork_into(0, None).context("fork")? {
             sys::Fork::Parent { .. } => Ok(()),
-            sys::Fork::Child => match self.confine_file_worker() {
-                Ok(sealed) => sealed.run(|| filework::run(work, reply, content)),
+            sys::Fork::Child => match self.confine_file_worker(reply, content.as_ref()) {
+                Ok((sealed, reply, content)) => {
+                    sealed.run(|| filework::run(work, reply.as_fd(), content))
+                }
                 Err(e) => {
                     refuse(reply, &e);
                     sys::exit_now(1)
@@ -282,13 +289,23 @@ impl Init<'_> {
         }
     }
 
-    fn confine_file_worker(&self) -> Result<super::identity::Sealed, Error> {
-        // A file over RLIMIT_FSIZE is then an error to tell (EFBIG), not a death without a word.
-        sys::ignore_signal(libc::SIGXFSZ, true);
-        // It stays non-dumpable (setresuid sees to that), so user code cannot trace it.
-        self.root()
+    /// Keeps the descriptors of its request and none of init's, and takes everything else away.
+    fn confine_file_worker(
+        &self,
+        reply: BorrowedFd<'_>,
+        content: Option<&OwnedFd>,
+    ) -> Result<(Sealed, OwnedFd, Option<OwnedFd>), Error> {
+        let keep = |fd: BorrowedFd<'_>| {
+            rustix::io::fcntl_dupfd_cloexec(fd, KEPT_FDS).context("keep a descriptor")
+        };
+        let reply = keep(reply)?;
+        let content = content.map(|c| keep(c.as_fd())).transpose()?;
+        sys::close_below(3, KEPT_FDS).context("close init's descriptors")?;
+        let sealed = self
+            .root()
             .drop_identity(&self.limits())?
-            .seal(self.filters())
+            .seal(self.filters())?;
+        Ok((sealed, reply, content))
     }
 
     fn root(&self) -> Root {
@@ -315,11 +332,15 @@ struct Command {
 
 /// The word of [`Reply::Failed`] when the sandbox has as many processes as it may.
 pub const NO_PROCESS: &str = "no_process";
+/// The word when a command's working directory cannot be entered.
+pub const BAD_CWD: &str = "bad_cwd";
 
 fn refuse(reply: BorrowedFd<'_>, error: &Error) {
-    let full = matches!(error, Error::Step { source, .. }
-        if source.raw_os_error() == Some(libc::EAGAIN));
-    let code = if full { NO_PROCESS } else { "not_started" };
+    let code = match error {
+        Error::Step { source, .. } if source.raw_os_error() == Some(libc::EAGAIN) => NO_PROCESS,
+        Error::Step { step, .. } if step.starts_with("enter ") => BAD_CWD,
+        _ => "not_started",
+    };
     let failed = Reply::Failed {
         code: code.into(),
         detail: error.to_string(),

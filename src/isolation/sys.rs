@@ -186,6 +186,15 @@ pub fn close_from(first: RawFd) -> io::Result<()> {
     }
 }
 
+/// Closes the descriptors from `first` up to and without `end`, as [`close_from`] does.
+pub fn close_below(first: RawFd, end: RawFd) -> io::Result<()> {
+    // SAFETY: callers are forked children which use none of the closed descriptors afterwards.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, end - 1, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Marks every descriptor from `first` up close-on-exec (close_range(2), Linux 5.11).
 pub fn close_range_cloexec(first: RawFd) -> io::Result<()> {
     // SAFETY: sets a flag; no descriptor changes hands.

@@ -13,7 +13,7 @@ use super::error::{Error, ErrorKind};
 use super::sandbox::Sandbox;
 use super::types::{CommandOutcome, CommandSpec};
 use crate::isolation::channel::Channel;
-use crate::isolation::init::NO_PROCESS;
+use crate::isolation::init::{BAD_CWD, NO_PROCESS};
 use crate::isolation::spec::Reply;
 use crate::isolation::{self, Context};
 use crate::kernel::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
@@ -46,6 +46,7 @@ impl Drop for Leaf<'_> {
 
 /// Runs a command to its end.
 pub async fn run(sandbox: &Sandbox, spec: CommandSpec) -> Result<CommandOutcome, Error> {
+    let _in_use = sandbox.begin_use();
     let limits = &sandbox.host.config.limits;
     let deadline = Instant::now()
         + spec
@@ -69,11 +70,7 @@ pub async fn run(sandbox: &Sandbox, spec: CommandSpec) -> Result<CommandOutcome,
             return closing;
         }
         tracing::error!(sandbox = sandbox.id(), "no command: {e}");
-        Error::new(
-            ErrorKind::Internal,
-            "command_failed",
-            "the command could not be started",
-        )
+        not_started()
     })?;
     let mut watch = Watch {
         stdout,
@@ -94,7 +91,13 @@ pub async fn run(sandbox: &Sandbox, spec: CommandSpec) -> Result<CommandOutcome,
         End::TimedOut => EXIT_TIMED_OUT,
         End::Exited(code) => code,
         End::NotStarted((code, _)) if code == NO_PROCESS => return Err(Error::too_many_processes()),
-        End::NotStarted((_, detail)) => return Err(Error::invalid("cwd", detail)),
+        End::NotStarted((code, detail)) if code == BAD_CWD => {
+            return Err(Error::invalid("cwd", detail));
+        }
+        End::NotStarted((_, detail)) => {
+            tracing::error!(sandbox = sandbox.id(), "no command: {detail}");
+            return Err(not_started());
+        }
         End::Lost => {
             sandbox.refuse_closing()?;
             EXIT_SIGNALLED + libc::SIGKILL
@@ -113,6 +116,14 @@ pub async fn run(sandbox: &Sandbox, spec: CommandSpec) -> Result<CommandOutcome,
         stderr_dropped_bytes: watch.err.dropped_bytes(),
         wall: started.elapsed(),
     })
+}
+
+fn not_started() -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        "command_failed",
+        "the command could not be started",
+    )
 }
 
 struct Started {

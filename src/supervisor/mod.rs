@@ -156,14 +156,14 @@ impl Supervisor {
     /// From the pool where it has one of that shape, else made now.
     async fn obtain(&self, plan: &Plan) -> Result<Arc<Sandbox>, isolation::Error> {
         let standard = Plan::default_of(self.config());
-        if plan.same_files(&standard) {
-            if let Some(sandbox) = self.inner.pool.take() {
-                match self.adopt(&sandbox, plan, &standard).await {
-                    Ok(()) => return Ok(sandbox),
-                    Err(e) => {
-                        tracing::warn!("a pooled sandbox was of no use: {e}");
-                        self.destroy_later(sandbox);
-                    }
+        if plan.same_files(&standard)
+            && let Some(sandbox) = self.inner.pool.take()
+        {
+            match self.adopt(&sandbox, plan, &standard).await {
+                Ok(()) => return Ok(sandbox),
+                Err(e) => {
+                    tracing::warn!("a pooled sandbox was of no use: {e}");
+                    self.destroy_later(sandbox);
                 }
             }
         }

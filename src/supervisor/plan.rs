@@ -159,7 +159,7 @@ pub fn check_timeout(timeout: Option<Duration>, limits: &Limits) -> Result<(), E
 
 /// Names and values that `execve(2)` and `putenv(3)` take, within the limits.
 pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
-    let bytes: usize = env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
+    let bytes = encoded_bytes(env);
     if env.len() > MAX_ENV || bytes > MAX_ENV_BYTES {
         return Err(Error::invalid(
             "env",
@@ -177,12 +177,17 @@ pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Bytes as init's packet has them: a control character takes six.
+fn encoded_bytes(value: &impl serde::Serialize) -> usize {
+    serde_json::to_string(value).map_or(usize::MAX, |text| text.len())
+}
+
 /// A command's text and working directory.
 pub fn check_command(spec: &CommandSpec) -> Result<(), Error> {
     if spec.command.contains('\0') {
         return Err(Error::invalid("command", "command holds a NUL character"));
     }
-    if spec.command.len() > MAX_COMMAND_BYTES {
+    if encoded_bytes(&spec.command) > MAX_COMMAND_BYTES {
         return Err(Error::new(
             ErrorKind::TooLarge,
             "command_too_large",

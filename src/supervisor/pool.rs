@@ -12,6 +12,9 @@ use super::sandbox::{Plan, Sandbox};
 /// Pause after a sandbox could not be made, so that a broken host is not hammered.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
+/// Between a claim and the making of the next sandbox, while others are ready.
+const REFILL_PAUSE: Duration = Duration::from_millis(25);
+
 /// Ready sandboxes, oldest first.
 #[derive(Debug)]
 pub struct Pool {
@@ -60,6 +63,11 @@ impl Pool {
                 }
             }
             self.taken.notified().await;
+            // Whoever took one is about to use it: making the next at once would slow that down. An
+            // empty pool has no time to lose.
+            if self.len() > 0 {
+                tokio::time::sleep(REFILL_PAUSE).await;
+            }
         }
     }
 

@@ -10,7 +10,7 @@
 //! It is destroyed once, in [`Sandbox::destroy`], whoever asks: a close, its lease, the drain.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -43,7 +43,8 @@ pub struct Sandbox {
     kernel: tokio::sync::Mutex<Option<Kernel>>,
     queue: Arc<Semaphore>,
     interrupt: Notify,
-    busy: AtomicBool,
+    /// Executions and commands under way.
+    uses: AtomicUsize,
     closing: AtomicBool,
     closed: Notify,
     pub(super) next_command: AtomicU64,
@@ -81,6 +82,16 @@ pub struct Plan {
     pub idle: Option<Duration>,
     /// Of every execution and command.
     pub env: BTreeMap<String, String>,
+}
+
+/// See [`Sandbox::begin_use`].
+pub(super) struct InUse<'a>(&'a Sandbox);
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.uses.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Sandbox {
@@ -123,7 +134,7 @@ impl Sandbox {
             kernel: tokio::sync::Mutex::new(Some(kernel)),
             queue: Arc::new(Semaphore::new(limits.queue + 1)),
             interrupt: Notify::new(),
-            busy: AtomicBool::new(false),
+            uses: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             closed: Notify::new(),
             next_command: AtomicU64::new(0),
@@ -204,7 +215,7 @@ impl Sandbox {
             last_used_at: claim.last_used_at,
             state: if self.closing.load(Ordering::Acquire) {
                 SandboxState::Closing
-            } else if self.busy.load(Ordering::Acquire) {
+            } else if self.in_use() {
                 SandboxState::Busy
             } else {
                 SandboxState::Idle
@@ -219,6 +230,17 @@ impl Sandbox {
         claim.last_used_at = SystemTime::now();
     }
 
+    /// Something runs in it.
+    fn in_use(&self) -> bool {
+        self.uses.load(Ordering::Acquire) > 0
+    }
+
+    /// It is in use, and so not idle, until the value is dropped.
+    pub(super) fn begin_use(&self) -> InUse<'_> {
+        self.uses.fetch_add(1, Ordering::AcqRel);
+        InUse(self)
+    }
+
     /// Variables of every execution and command.
     pub fn env(&self) -> BTreeMap<String, String> {
         self.claim.lock().expect("not poisoned").env.clone()
@@ -230,9 +252,7 @@ impl Sandbox {
             let until = {
                 let claim = self.claim.lock().expect("not poisoned");
                 match claim.idle {
-                    Some(idle) if !self.busy.load(Ordering::Acquire) => {
-                        claim.expires.min(claim.last_used + idle)
-                    }
+                    Some(idle) if !self.in_use() => claim.expires.min(claim.last_used + idle),
                     Some(idle) => claim.expires.min(Instant::now() + idle),
                     None => claim.expires,
                 }
@@ -306,30 +326,38 @@ impl Sandbox {
         if self.closing.load(Ordering::Acquire) {
             return;
         }
-        self.busy.store(true, Ordering::Release);
+        let in_use = self.begin_use();
         let started = Instant::now();
         let before = self.cgroup.counters();
         let ended = match self.ready_kernel(&mut slot).await {
             Ok(()) => self.run_in_kernel(&mut slot, &spec, &events).await,
             Err(e) => {
                 tracing::error!(sandbox = self.id, "no kernel: {e}");
-                no_kernel()
+                let out_of_memory = self.cgroup.oom_kills() > before.oom_kills;
+                no_kernel(if out_of_memory {
+                    Ending::OutOfMemory
+                } else {
+                    Ending::KernelDied {
+                        code: None,
+                        signal: None,
+                    }
+                })
             }
         };
         let usage = self.usage(started.elapsed(), &before, &ended);
-        self.touch();
         // The next request finds the sandbox idle.
-        self.busy.store(false, Ordering::Release);
+        drop(in_use);
         let lost = ended.state == KernelState::Lost;
         let _ = timeout(
             Duration::from_secs(30),
             events.send(Event::Ended(Box::new(Ended { usage, ..ended }))),
         )
         .await;
-        if lost && !self.closing.load(Ordering::Acquire) {
-            if let Err(e) = self.ready_kernel(&mut slot).await {
-                tracing::warn!(sandbox = self.id, "no new kernel yet: {e}");
-            }
+        if lost
+            && !self.closing.load(Ordering::Acquire)
+            && let Err(e) = self.ready_kernel(&mut slot).await
+        {
+            tracing::warn!(sandbox = self.id, "no new kernel yet: {e}");
         }
     }
 
@@ -360,7 +388,10 @@ impl Sandbox {
             files: limits.files,
         };
         let Some(kernel) = slot.as_mut() else {
-            return no_kernel();
+            return no_kernel(Ending::KernelDied {
+                code: None,
+                signal: None,
+            });
         };
         let finish = execution::run(kernel, &self.cgroup, &request, events, &self.interrupt).await;
         if !finish.kernel_alive {
@@ -402,8 +433,8 @@ impl Sandbox {
         if after.fork_failures > before.fork_failures {
             limits_hit.push("processes");
         }
-        let dropped_bytes = ended.stdout_dropped_bytes + ended.stderr_dropped_bytes;
-        if dropped_bytes > 0 || ended.results_dropped {
+        if ended.stdout_dropped_bytes > 0 || ended.stderr_dropped_bytes > 0 || ended.results_dropped
+        {
             limits_hit.push("output");
         }
         if ended.ending == Ending::Timeout {
@@ -470,9 +501,9 @@ impl Sandbox {
     }
 }
 
-fn no_kernel() -> Ended {
+fn no_kernel(ending: Ending) -> Ended {
     Ended {
-        ending: Ending::OutOfMemory,
+        ending,
         state: KernelState::Lost,
         execution_count: 0,
         files: Vec::new(),

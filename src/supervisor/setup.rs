@@ -17,12 +17,14 @@ use crate::isolation::spec::SandboxSpec;
 use crate::kernel::handle::{Forked, Kernel, Place};
 use crate::kernel::zygote::ForkSpec;
 
+/// Between the end of a sandbox's processes and the removal of its cgroups.
+const REMOVE_PAUSE: Duration = Duration::from_millis(25);
 /// Longest that killed processes may take to be gone.
 pub(super) const DEATH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Above init's 0 and below what a process may raise itself to: user code dies first.
 pub(super) const OOM_SCORE_ADJ: u32 = 500;
 /// Descriptors of queued POSIX messages and signals: what an id may hold in kernel memory.
-const MAX_PENDING: u64 = 1024;
+const MAX_PENDING: u64 = 128;
 
 /// Starts init and forks a kernel side by side, then lets the kernel join.
 pub(super) async fn set_up(
@@ -72,6 +74,8 @@ pub(super) fn fork_spec(limits: &Limits, threads: u32) -> ForkSpec {
 
 /// Killed processes take a moment to leave their cgroup.
 pub(super) async fn remove_cgroup(cgroup: &SandboxCgroup) {
+    // Nobody waits for this, and whoever closed a sandbox may be about to create the next.
+    sleep(REMOVE_PAUSE).await;
     let deadline = Instant::now() + DEATH_TIMEOUT;
     let mut pause = Duration::from_millis(1);
     while let Err(e) = cgroup.remove() {
