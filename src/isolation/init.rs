@@ -301,6 +301,8 @@ impl Init<'_> {
         let reply = keep(reply)?;
         let content = content.map(|c| keep(c.as_fd())).transpose()?;
         sys::close_below(3, KEPT_FDS).context("close init's descriptors")?;
+        // A file over RLIMIT_FSIZE is then an error to tell (EFBIG), not a death without a word.
+        sys::ignore_signal(libc::SIGXFSZ, true);
         let sealed = self
             .root()
             .drop_identity(&self.limits())?

@@ -42,6 +42,7 @@ fn no_descriptor_of_the_service_gets_inside() {
         .filter(|t| *t == "/etc/hostname")
         .count();
     assert_eq!(strays, 50, "the service was started with strays");
+    // A shell gives what runs in the background `/dev/null` to read.
     sandbox.command("setsid sleep 1000 &");
     assert_eq!(
         kinds(&sandbox.kernel()),
@@ -67,7 +68,7 @@ fn no_descriptor_of_the_service_gets_inside() {
     });
     assert_eq!(
         kinds(&sandbox.processes("command-0")[0]),
-        golden(&[(0, "pipe"), (1, "pipe"), (2, "pipe")])
+        golden(&[(0, "/dev/null"), (1, "pipe"), (2, "pipe")])
     );
     for process in descendants(service.process().pid) {
         let strays = process
