@@ -66,9 +66,15 @@ fn no_descriptor_of_the_service_gets_inside() {
     wait_until("init holds what it needs", Duration::from_secs(5), || {
         kinds(&sandbox.init()) == of_init
     });
-    assert_eq!(
-        kinds(&sandbox.processes("command-0")[0]),
-        golden(&[(0, "/dev/null"), (1, "pipe"), (2, "pipe")])
+    let of_daemon = golden(&[(0, "/dev/null"), (1, "pipe"), (2, "pipe")]);
+    // The shell that starts it answers before its child has become what it starts.
+    wait_until(
+        "the daemon holds what it needs",
+        Duration::from_secs(5),
+        || {
+            let daemons = sandbox.processes("command-0");
+            daemons.first().is_some_and(|d| kinds(d) == of_daemon)
+        },
     );
     for process in descendants(service.process().pid) {
         let strays = process
