@@ -39,7 +39,7 @@ fn no_descriptor_of_the_service_gets_inside() {
         .process()
         .descriptors()
         .values()
-        .filter(|t| *t == "/etc/hostname")
+        .filter(|t| *t == "/etc/passwd")
         .count();
     assert_eq!(strays, 50, "the service was started with strays");
     // A shell gives what runs in the background `/dev/null` to read.
@@ -80,7 +80,7 @@ fn no_descriptor_of_the_service_gets_inside() {
         let strays = process
             .descriptors()
             .into_values()
-            .filter(|t| t == "/etc/hostname")
+            .filter(|t| t == "/etc/passwd")
             .count();
         assert_eq!(strays, 0, "{process:?}");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::fixture::host::{self, Process};
-use crate::fixture::{Launch, Service, nursery_of, temp_dir};
+use crate::fixture::{Launch, Service, nursery_of, temp_dir, zygote_of};
 
 /// Within this nothing may be left of a service that was killed.
 const GONE: Duration = Duration::from_secs(2);
@@ -74,14 +74,7 @@ fn a_zygote_that_dies_is_replaced() {
     let service = Service::start();
     let before = service.create();
     before.execute("kept = 1");
-    let nursery = nursery_of(service.process().pid);
-    let zygote = host::descendants(nursery)
-        .into_iter()
-        .find(|p| {
-            std::fs::read(format!("/proc/{}/cmdline", p.pid))
-                .is_ok_and(|c| c.ends_with(b"zygote.py\0"))
-        })
-        .expect("a zygote runs");
+    let zygote = zygote_of(service.process().pid);
     zygote.signal(Signal::KILL);
     host::wait_until("it is dead", SOON, || !zygote.exists());
     assert_eq!(
