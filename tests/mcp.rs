@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use fixture::{Launch, Service, run};
+use fixture::program::run;
+use fixture::{Launch, Service};
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients");
 /// Downloading and installing on a slow line.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::Scene;
-use crate::fixture::{Sandbox, shown};
+use crate::fixture::sandbox::{Sandbox, shown};
 
 const SOON: Duration = Duration::from_secs(15);
 

@@ -13,7 +13,8 @@ mod time;
 
 use std::time::{Duration, Instant};
 
-use fixture::{Sandbox, Service, shown};
+use fixture::Service;
+use fixture::sandbox::{Sandbox, shown};
 use serde_json::{Value, json};
 
 /// A neighbour that waits for a processor on a machine full of tests.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::shown;
+use crate::fixture::sandbox::shown;
 use crate::{Scene, assert_raised};
 
 /// What a flood may leave in the service's memory.

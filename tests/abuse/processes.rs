@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::fixture::{host, shown};
+use crate::fixture::host;
+use crate::fixture::sandbox::shown;
 use crate::{Scene, assert_ended, assert_raised};
 
 const SOON: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::fixture::shown;
+use crate::fixture::sandbox::shown;
 use crate::{Scene, assert_ended, assert_raised};
 
 #[test]

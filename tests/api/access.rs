@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use serde_json::json;
 
 use crate::fixture::http::{self, Request};
-use crate::fixture::{Launch, SANDCELL, Service, mirrors_dir, run, temp_dir};
+use crate::fixture::program::run;
+use crate::fixture::{Launch, SANDCELL, Service, mirrors_dir, temp_dir};
 
 fn with_headers(service: &Service, headers: &[(&str, &str)]) -> http::Answer {
     service.send(&Request {

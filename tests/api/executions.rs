@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::fixture::Service;
 use crate::fixture::http::{Incoming, Request};
-use crate::fixture::{Service, shown};
+use crate::fixture::sandbox::shown;
 
 #[test]
 fn an_exception_is_an_outcome() {

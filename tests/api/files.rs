@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::fixture::Service;
 use crate::fixture::http::{self, Request};
-use crate::fixture::{Sandbox, Service};
+use crate::fixture::sandbox::Sandbox;
 
 /// A typed refusal is a matter of milliseconds; a test machine is slow.
 const AT_ONCE: Duration = Duration::from_secs(2);

@@ -4,7 +4,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::fixture::{Service, shown};
+use crate::fixture::Service;
+use crate::fixture::sandbox::shown;
 use crate::picture::Picture;
 
 #[test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use sandcell::isolation::spec::Ablation;
 use serde_json::json;
 
-use crate::fixture::{Service, run};
+use crate::fixture::Service;
+use crate::fixture::program::run;
 use crate::{Found, Place, require, upheld_by};
 
 #[test]

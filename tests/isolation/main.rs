@@ -40,13 +40,13 @@ trait Place {
     }
 }
 
-impl Place for fixture::Sandbox<'_> {
+impl Place for fixture::sandbox::Sandbox<'_> {
     fn python(&self, code: &str) -> String {
         self.stdout(code)
     }
 
     fn processes(&self, leaf: &str) -> Vec<Process> {
-        fixture::Sandbox::processes(self, leaf)
+        fixture::sandbox::Sandbox::processes(self, leaf)
     }
 }
 

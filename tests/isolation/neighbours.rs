@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use sandcell::isolation::spec::Ablation;
 use serde_json::json;
 
-use crate::fixture::{SANDCELL, Service, base_mirror, mirrors_dir, run, temp_dir};
+use crate::fixture::program::run;
+use crate::fixture::{SANDCELL, Service, base_mirror, mirrors_dir, temp_dir};
 use crate::{Found, Place, between_upheld_by, require};
 
 /// How long links are flipped under the host's hands.

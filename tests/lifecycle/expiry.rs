@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::fixture::{Sandbox, Service, host};
+use crate::fixture::sandbox::Sandbox;
+use crate::fixture::{Service, host};
 
 /// An end is exact to this.
 const EXACT: Duration = Duration::from_secs(1);

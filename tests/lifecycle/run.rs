@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::fixture::host::{self, Process};
-use crate::fixture::{Ran, SANDCELL, Service, mirrors_dir, run, temp_dir};
+use crate::fixture::program::{Ran, run};
+use crate::fixture::{SANDCELL, Service, mirrors_dir, temp_dir};
 
 const LONGEST: Duration = Duration::from_secs(60);
 /// The promise is one second on an idle machine; a machine that runs tests is not idle.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::fixture::{Launch, SANDCELL, Service, host, mirrors_dir, run};
+use crate::fixture::program::run;
+use crate::fixture::{Launch, SANDCELL, Service, host, mirrors_dir};
 
 const SOON: Duration = Duration::from_secs(10);
 
