@@ -91,9 +91,16 @@ pub fn main() -> ExitCode {
     })
 }
 
+/// Worker threads of the service at most.
+const MAX_WORKERS: usize = 8;
+
 /// A runtime for what needs one, made after every process that must be forked early.
 fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    // Few workers: a request is passed on between tasks several times, and waking another thread for
+    // each costs more than the work. The processors are the kernels'.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
+        .worker_threads((cores / 2).clamp(1, MAX_WORKERS))
         .enable_all()
         .build()
         .map_err(|e| format!("failed to start the runtime: {e}"))
