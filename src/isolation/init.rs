@@ -36,7 +36,7 @@ pub fn main(spec: &SandboxSpec, filters: &Filters, go: BorrowedFd<'_>, fds: Vec<
         sys::exit_now(1)
     };
     let cgroups: Vec<OwnedFd> = fds.collect();
-    match set_up(spec, go, control.as_fd(), &cgroups) {
+    match set_up(spec, go, &cgroups) {
         Ok(()) => {}
         Err(e) => {
             let failed = Reply::Failed {
@@ -66,12 +66,7 @@ pub fn main(spec: &SandboxSpec, filters: &Filters, go: BorrowedFd<'_>, fds: Vec<
 }
 
 /// The list of steps, in order.
-fn set_up(
-    spec: &SandboxSpec,
-    go: BorrowedFd<'_>,
-    control: BorrowedFd<'_>,
-    rest: &[OwnedFd],
-) -> Result<(), Error> {
+fn set_up(spec: &SandboxSpec, go: BorrowedFd<'_>, rest: &[OwnedFd]) -> Result<(), Error> {
     let mut byte = [0];
     if rustix::io::read(go, &mut byte).context("wait for the id maps")? != 1 {
         return Err(Error::Refused("the nursery gave up".into()));
@@ -81,7 +76,6 @@ fn set_up(
         .context("become root inside")?;
     setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))
         .context("become root inside")?;
-    let _ = control;
     let (mounts, joins) = rest.split_at(if spec.root_from_host { 2 } else { 0 });
     rootfs::make_private()?;
     if let [stage, merged] = mounts {
