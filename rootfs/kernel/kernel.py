@@ -7,7 +7,8 @@ import os
 import sys
 from itertools import islice
 
-from _sandcell import commands, figures, files, imports, lockdown, shell, streams, tracebacks, warm
+from _sandcell import (commands, figures, files, imports, lockdown, reseed, shell, streams,
+                       tracebacks, warm)
 from _sandcell.channel import Channel, encode
 from _sandcell.execution import Execution
 from _sandcell.interrupts import Interrupts
@@ -16,6 +17,8 @@ from _sandcell.interrupts import Interrupts
 ENVIRONMENT = {
     # A MIME bundle with a page that works by itself and loads its script; others hold all 5 MB of it.
     "PLOTLY_RENDERER": "plotly_mimetype+colab",
+    # Our backend is chosen without it; programs that the code starts draw for files only.
+    "MPLBACKEND": "agg",
 }
 
 
@@ -36,12 +39,13 @@ class Kernel:
         sys.breakpointhook = _no_breakpoint
         sys.argv = [""]
 
+    def take_environment(self, environment):
+        """In the zygote, once its own variables have done their work: those of every kernel."""
+        os.environ.clear()
+        os.environ.update(ENVIRONMENT | dict.fromkeys(reseed.THREAD_VARIABLES, "1") | environment)
+
     def serve(self, plan):
         self.interrupts.hold()
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        # Ours is chosen without it; programs that the code starts draw for files only.
-        os.environ["MPLBACKEND"] = "agg"
         self.finders_of_base = len(sys.path_importer_cache)
         self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)

@@ -13,8 +13,8 @@ _THREAD_SETTERS = (
     "openblas_set_num_threads64_",
     "openblas_set_num_threads",
 )
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
-                     "NUMEXPR_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+                    "NUMEXPR_NUM_THREADS")
 
 # numpy's global generator: 624 words of state and the number of those that are used up.
 _MT19937_WORDS = 624
@@ -70,9 +70,9 @@ def all_generators():
 
 
 def numeric_threads(count):
-    """The zygote runs with one thread, a kernel with as many as it has processors."""
-    for name in _THREAD_VARIABLES:
-        os.environ.setdefault(name, str(count))
-    if count > 1:
-        for setter in _thread_setters:
-            setter(count)
+    """For a kernel with more than one processor: what was imported in the zygote, and what the
+    kernel starts, may use as many threads."""
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(count)
+    for setter in _thread_setters:
+        setter(count)

@@ -43,6 +43,10 @@ sys.modules["_sandcell"] = importlib.util.module_from_spec(_spec)
 # The interpreter puts the script's directory first; code in an execution imports from where it is.
 sys.path[:] = [""] + [entry for entry in sys.path if entry not in ("", _HERE)]
 
+from _sandcell import forks  # noqa: E402
+
+forks.hold_back()
+
 import array  # noqa: E402
 import json  # noqa: E402
 import select  # noqa: E402
@@ -52,7 +56,7 @@ import traceback  # noqa: E402
 
 from _sandcell import kernel, lockdown, reseed, sharing, warm  # noqa: E402
 
-PROTOCOL = 2
+PROTOCOL = 3
 SOCKET_FD = 3
 MAX_PACKET_BYTES = 128 * 1024
 # Four fixed ones and a cgroup.procs a controller of a hybrid host; more are cut off by the kernel.
@@ -77,10 +81,12 @@ class Zygote:
             return False
         self.filters = [lockdown.Filter(text) for text in request["filters"]]
         self.kernel = kernel.Kernel()
+        lockdown.leave_out(request["without"])
         failed = warm.up(self.kernel, request["preload"])
         threads = thread_names()
         if len(threads) != 1:
             raise RuntimeError(f"only one thread may run after the imports, there are {threads}")
+        self.kernel.take_environment(request["env"])
         sharing.freeze()
         version = "%d.%d.%d" % sys.version_info[:3]
         self.send({"type": "ready", "protocol": PROTOCOL, "python": version,
@@ -143,10 +149,12 @@ class Zygote:
             # The descriptors are closed by number below; an object that closed one later could hit
             # a descriptor that user code opened in the meantime.
             self.socket.detach()
+            forks.let_go()
             plan = lockdown.Plan(fds, request, self.filters)
             reseed.all_generators()
             lockdown.enter(plan)
-            reseed.numeric_threads(request["threads"])
+            if request["threads"] > 1:
+                reseed.numeric_threads(request["threads"])
             self.kernel.serve(plan)
             status = 0
         except BaseException:

@@ -8,15 +8,14 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
-use rustix::event::{PollFd, PollFlags, poll};
 
 use super::channel::{self, Packet};
 use super::error::{Context, Error};
 use super::identity::{Limits, Root, Sealed, reduce_init};
+use super::inbox::{Event, Inbox};
 use super::seccomp::Filters;
 use super::spec::{FileWork, HOME, Reply, SandboxSpec, ToInit};
 use super::{filework, rootfs, sys};
@@ -55,13 +54,16 @@ pub fn main(spec: &SandboxSpec, filters: &Filters, go: BorrowedFd<'_>, fds: Vec<
     if channel::send_json(control.as_fd(), &Reply::Ok {}, &[]).is_err() {
         sys::exit_now(1);
     }
-    let result = Init {
-        spec,
-        filters,
-        control,
-        commands: HashMap::new(),
-    }
-    .serve();
+    let result = Inbox::new(control).and_then(|inbox| {
+        let commands = HashMap::new();
+        Init {
+            spec,
+            filters,
+            inbox,
+            commands,
+        }
+        .serve()
+    });
     sys::exit_now(i32::from(result.is_err()))
 }
 
@@ -76,6 +78,7 @@ fn set_up(spec: &SandboxSpec, go: BorrowedFd<'_>, rest: &[OwnedFd]) -> Result<()
         .context("become root inside")?;
     setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))
         .context("become root inside")?;
+    unshare_namespaces(spec)?;
     let (mounts, joins) = rest.split_at(if spec.root_from_host { 2 } else { 0 });
     rootfs::make_private()?;
     if let [stage, merged] = mounts {
@@ -95,8 +98,7 @@ fn set_up(spec: &SandboxSpec, go: BorrowedFd<'_>, rest: &[OwnedFd]) -> Result<()
         rustix::io::write(procs, b"0").context("join a cgroup")?;
     }
     // After the joins, so that every hierarchy's root is the sandbox's own cgroup.
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWCGROUP)
-        .context("unshare the cgroup namespace")?;
+    unshare(CloneFlags::CLONE_NEWCGROUP).context("unshare the cgroup namespace")?;
     reduce_init()?;
     let dumpable = if spec.ablation.dumpable_init {
         rustix::process::DumpableBehavior::Dumpable
@@ -104,6 +106,21 @@ fn set_up(spec: &SandboxSpec, go: BorrowedFd<'_>, rest: &[OwnedFd]) -> Result<()
         rustix::process::DumpableBehavior::NotDumpable
     };
     rustix::process::set_dumpable_behavior(dumpable).context("become non-dumpable")
+}
+
+/// The namespaces beside user and PID, which init was cloned into. The network's takes the most time.
+fn unshare_namespaces(spec: &SandboxSpec) -> Result<(), Error> {
+    let mut flags = CloneFlags::CLONE_NEWUTS;
+    if !spec.ablation.no_mntns {
+        flags |= CloneFlags::CLONE_NEWNS;
+    }
+    if !spec.ablation.no_ipcns {
+        flags |= CloneFlags::CLONE_NEWIPC;
+    }
+    if !spec.ablation.no_netns {
+        flags |= CloneFlags::CLONE_NEWNET;
+    }
+    unshare(flags).context("unshare namespaces")
 }
 
 /// Moves the control socket to descriptor 3, standard streams to `/dev/null`, closes the rest.
@@ -127,7 +144,7 @@ fn keep_only(control: OwnedFd) -> Result<OwnedFd, Error> {
 struct Init<'a> {
     spec: &'a SandboxSpec,
     filters: &'a Filters,
-    control: OwnedFd,
+    inbox: Inbox,
     /// Reply sockets of running commands, by process id.
     commands: HashMap<i32, OwnedFd>,
 }
@@ -135,33 +152,11 @@ struct Init<'a> {
 impl Init<'_> {
     /// Until the supervisor closes its end.
     fn serve(&mut self) -> Result<(), Error> {
-        let mut mask = SigSet::empty();
-        mask.add(Signal::SIGCHLD);
-        mask.thread_block().context("block SIGCHLD")?;
-        let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-            .context("watch children")?;
         loop {
-            let mut watched = [
-                PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(children.as_fd(), PollFlags::IN),
-            ];
-            match poll(&mut watched, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e).context("wait for work"),
-            }
-            let (asked, ended) = (
-                !watched[0].revents().is_empty(),
-                !watched[1].revents().is_empty(),
-            );
-            if ended {
-                while let Ok(Some(_)) = children.read_signal() {}
-                self.reap();
-            }
-            if asked {
-                match channel::receive(self.control.as_fd()).context("receive a request")? {
-                    Some(packet) => self.handle(packet),
-                    None => return Ok(()),
-                }
+            match self.inbox.next()? {
+                Event::Closed => return Ok(()),
+                Event::ChildrenEnded => self.reap(),
+                Event::Request(packet) => self.handle(packet),
             }
         }
     }

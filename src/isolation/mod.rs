@@ -7,6 +7,7 @@ mod filework;
 pub mod host;
 mod host_root;
 mod identity;
+mod inbox;
 pub(crate) mod init;
 mod migrations;
 pub mod nursery;

@@ -12,13 +12,12 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::MountFlags;
 
 use super::channel::{self, Packet};
 use super::error::{Context, Error};
+use super::inbox::{Event, Inbox};
 use super::rootfs::{DEVICES, MIRROR, STAGE, attach, bind, make_file, make_private, mount, pivot};
 use super::seccomp::Filters;
 use super::spec::{FromNursery, NurseryRequest, NurserySetup, NurseryVerb, SandboxSpec, USER_ID};
@@ -100,50 +99,52 @@ struct Nursery {
 impl Nursery {
     /// Until the supervisor closes its end.
     fn serve(&self, control: OwnedFd) -> Result<(), Error> {
-        let mut mask = SigSet::empty();
-        mask.add(Signal::SIGCHLD);
-        mask.thread_block().context("block SIGCHLD")?;
-        let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-            .context("watch children")?;
+        let inbox = Inbox::new(control)?;
         loop {
-            let mut watched = [
-                PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(children.as_fd(), PollFlags::IN),
-            ];
-            match poll(&mut watched, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e).context("wait for requests"),
-            }
-            let (asked, ended) = (
-                !watched[0].revents().is_empty(),
-                !watched[1].revents().is_empty(),
-            );
-            if ended {
-                while let Ok(Some(_)) = children.read_signal() {}
-                reap();
-            }
-            if asked {
-                let Some(packet) =
-                    channel::receive(control.as_fd()).context("receive a request")?
-                else {
-                    return Ok(());
-                };
-                let NurseryRequest { id, verb } = packet.decode().context("read a request")?;
-                answer(control.as_fd(), id, self.handle(verb, packet.fds).map(Some))?;
+            let packet = match inbox.next()? {
+                Event::Closed => return Ok(()),
+                Event::ChildrenEnded => {
+                    reap();
+                    continue;
+                }
+                Event::Request(packet) => packet,
+            };
+            let NurseryRequest { id, verb } = packet.decode().context("read a request")?;
+            let (result, go) = match self.handle(verb, packet.fds) {
+                Ok((pidfd, go)) => (Ok(Some(pidfd)), go),
+                Err(e) => (Err(e), None),
+            };
+            answer(inbox.control(), id, result)?;
+            // Last: init, woken on this processor, would keep us from answering for as long as its
+            // set-up takes. It sees a failure here as the end of the pipe.
+            if let Some(go) = go {
+                let _ = rustix::io::write(&go, b"g");
             }
         }
     }
 
-    fn handle(&self, verb: NurseryVerb, fds: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
+    /// Returns the pidfd of the process started and, for an init, the pipe on which it waits.
+    fn handle(
+        &self,
+        verb: NurseryVerb,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(OwnedFd, Option<OwnedFd>), Error> {
         match verb {
-            NurseryVerb::Zygote { files, env } => start_zygote(&files, &env, fds),
-            NurseryVerb::Sandbox(spec) => self.start_sandbox(&spec, fds),
+            NurseryVerb::Zygote { files, env } => Ok((start_zygote(&files, &env, fds)?, None)),
+            NurseryVerb::Sandbox(spec) => {
+                let (pidfd, go) = self.start_sandbox(&spec, fds)?;
+                Ok((pidfd, Some(go)))
+            }
         }
     }
 
-    /// Clones init into its cgroup and namespaces, and writes its id maps. Init tells on its own
-    /// socket how the rest went.
-    fn start_sandbox(&self, spec: &SandboxSpec, fds: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
+    /// Clones init into its cgroup, user and PID namespace, and writes its id maps. Init waits for
+    /// a byte in the pipe returned, and tells on its own socket how the rest went.
+    fn start_sandbox(
+        &self,
+        spec: &SandboxSpec,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(OwnedFd, OwnedFd), Error> {
         let mut fds = fds;
         if fds.len() < 2 {
             return Err(Error::Refused(
@@ -154,13 +155,10 @@ impl Nursery {
         let (go, waiting) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map(|(read, write)| (write, read))
             .context("make a pipe")?;
-        let mut flags =
-            libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWUTS;
-        if !spec.ablation.no_ipcns {
-            flags |= libc::CLONE_NEWIPC;
-        }
-        if !spec.ablation.no_netns {
-            flags |= libc::CLONE_NEWNET;
+        // The namespaces that a fork of the zygote waits for; init makes the rest beside that fork.
+        let mut flags = libc::CLONE_NEWUSER;
+        if !spec.ablation.no_pidns {
+            flags |= libc::CLONE_NEWPID;
         }
         match sys::fork_into(flags as u64, Some(cgroup.as_fd())).context("clone init")? {
             sys::Fork::Child => {
@@ -175,8 +173,7 @@ impl Nursery {
                     fs::write(format!("/proc/{pid}/{kind}"), &map)
                         .context(format!("write {kind} of init"))?;
                 }
-                rustix::io::write(&go, b"g").context("let init go")?;
-                Ok(pidfd)
+                Ok((pidfd, go))
             }
         }
     }

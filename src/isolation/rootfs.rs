@@ -176,6 +176,13 @@ fn plan(spec: &SandboxSpec) -> Vec<Op> {
             path: merged(&format!("/proc/{name}")),
         }));
     }
+    if spec.ablation.no_mount_flags {
+        for op in &mut ops {
+            if let Op::Mount { flags, .. } = op {
+                flags.remove(NO_SUID_DEV);
+            }
+        }
+    }
     ops
 }
 

@@ -20,6 +20,8 @@ pub const HOME: &str = "/home/user";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ablation {
+    pub no_pidns: bool,
+    pub no_mntns: bool,
     pub no_netns: bool,
     pub no_ipcns: bool,
     pub no_seccomp: bool,
@@ -27,6 +29,9 @@ pub struct Ablation {
     pub shared_uid: bool,
     pub dumpable_init: bool,
     pub no_cgroup: bool,
+    pub no_mount_flags: bool,
+    pub keep_capabilities: bool,
+    pub keep_descriptors: bool,
 }
 
 /// First packet to the nursery; its one descriptor is the mirror, a detached read-only mount.

@@ -116,7 +116,7 @@ struct Run<'a> {
 }
 
 /// Runs `request` in `kernel`, telling `events` as it goes. Ends early when the receiver of the
-/// events is dropped or `interrupt` is notified. A kernel that is reported dead has been killed with
+/// events is dropped or `interrupt` is notified. `oom_kills` is that counter before it began. A kernel that is reported dead has been killed with
 /// all that it started.
 pub async fn run(
     kernel: &mut Kernel,
@@ -124,11 +124,11 @@ pub async fn run(
     request: &Request<'_>,
     events: &mpsc::Sender<Event>,
     interrupt: &Notify,
+    oom_kills: u64,
 ) -> Finish {
     // Not to be guessed: user code may write frames of its own, but only of the execution that runs,
     // not of those that will.
     let id = rand::random();
-    let oom_kills = cgroup.oom_kills();
     let mut run = Run {
         id,
         request,

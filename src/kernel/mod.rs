@@ -30,6 +30,7 @@ fn sources() -> BTreeMap<String, String> {
         source!("execution.py"),
         source!("figures.py"),
         source!("files.py"),
+        source!("forks.py"),
         source!("imports.py"),
         source!("interrupts.py"),
         source!("kernel.py"),

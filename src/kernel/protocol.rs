@@ -6,8 +6,8 @@
 //! A `SOCK_SEQPACKET` pair (unix(7)): one JSON object a packet, at most [`MAX_ZYGOTE_PACKET_BYTES`],
 //! descriptors as `SCM_RIGHTS`. The supervisor trusts the zygote, which never runs user code.
 //!
-//! 1. supervisor → zygote [`ToZygote::Start`], once: the filters that every kernel installs and the
-//!    packages to import. The zygote answers [`FromZygote::Ready`] when all is imported and warm.
+//! 1. supervisor → zygote [`ToZygote::Start`], once: the filters that every kernel installs, the
+//!    packages to import, the kernels' environment. The zygote answers [`FromZygote::Ready`] when all is imported and warm.
 //! 2. supervisor → zygote [`ToZygote::Fork`] with descriptors, in this order: `[0]` pidfd of the
 //!    sandbox's init, `[1]` the kernel's end of its socket, `[2]` write end of the stdout pipe,
 //!    `[3]` write end of the stderr pipe, `[4..]` `cgroup.procs` files, opened for writing by the
@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.
@@ -56,15 +56,16 @@ pub enum ToZygote<'a> {
         filters: &'a [String],
         /// Modules to import before the first fork, in order.
         preload: &'a [String],
+        /// Environment of every kernel: nothing of the zygote's own is kept. The zygote adds
+        /// `MPLBACKEND`, `PLOTLY_RENDERER` and thread counts for what kernels start.
+        env: &'a std::collections::BTreeMap<String, String>,
+        /// Steps of `lockdown.STEPS` that kernels leave out: none, but for tests of the rest.
+        without: &'a [&'a str],
     },
     /// Fork a kernel into a sandbox. Descriptors as in the module's text.
     Fork {
         /// Chosen by the supervisor, unique for the zygote's life.
         id: u64,
-        /// Environment of the kernel: nothing of the zygote's own is kept. The kernel adds
-        /// `MPLBACKEND`, `PLOTLY_RENDERER` and thread counts for what it starts, and puts the
-        /// entries of `PYTHONPATH` on its path, as an interpreter would.
-        env: &'a std::collections::BTreeMap<String, String>,
         /// `setrlimit(2)` values, soft and hard alike, by their names (`RLIMIT_NOFILE`, …).
         rlimits: &'a std::collections::BTreeMap<String, u64>,
         /// Threads that numeric libraries may use (1 to 64).

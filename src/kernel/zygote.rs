@@ -34,8 +34,6 @@ pub struct Exit {
 /// What a fork needs to know; see [`ToZygote::Fork`].
 #[derive(Debug, Clone)]
 pub struct ForkSpec {
-    /// Complete environment.
-    pub env: BTreeMap<String, String>,
     /// By name.
     pub rlimits: BTreeMap<String, u64>,
     /// Of numeric libraries.
@@ -61,11 +59,13 @@ struct Waiting {
 }
 
 impl Zygote {
-    /// Starts a zygote and waits until it has imported everything.
+    /// Starts a zygote and waits until it has imported everything. Its kernels leave the steps
+    /// `without` of their lock-down out: [`ToZygote::Start`].
     pub async fn start(
         nursery: &Nursery,
         filters: Option<&Filters>,
         preload: &[String],
+        without: &[&str],
     ) -> Result<Arc<Self>, Error> {
         let (ours, theirs) = channel::pair().context("make a socket pair")?;
         let process = nursery
@@ -83,6 +83,8 @@ impl Zygote {
                 &ToZygote::Start {
                     filters: &filters,
                     preload,
+                    env: &super::base_env(),
+                    without,
                 },
                 &[],
             )
@@ -151,7 +153,6 @@ impl Zygote {
         fds.extend(joins.iter().map(AsFd::as_fd));
         let message = ToZygote::Fork {
             id,
-            env: &spec.env,
             rlimits: &spec.rlimits,
             threads: spec.threads,
             oom_score_adj: spec.oom_score_adj,

@@ -190,7 +190,14 @@ async fn start_zygote(
     config: &Config,
 ) -> Result<Arc<Zygote>, Error> {
     let filters = (!ablation.no_seccomp).then_some(filters);
-    Zygote::start(nursery, filters, &config.service.preload).await
+    let mut without = Vec::new();
+    if ablation.keep_capabilities {
+        without.push("drop_bounding_set");
+    }
+    if ablation.keep_descriptors {
+        without.push("close_descriptors");
+    }
+    Zygote::start(nursery, filters, &config.service.preload, &without).await
 }
 
 /// A user id that no other live sandbox has.

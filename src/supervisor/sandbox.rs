@@ -104,19 +104,19 @@ impl Sandbox {
         } else {
             &plan.limits
         };
-        let cgroup = host.cgroup.sandbox(&id, limits)?;
-        let limits = &host.config.limits;
+        let cgroup = host.cgroup.sandbox(&id)?;
+        let config = &host.config.limits;
         let spec = SandboxSpec {
             user_id: user.id(),
-            disk_bytes: setup::upper_bytes(plan, limits),
-            inodes: setup::inodes(plan, limits),
+            disk_bytes: setup::upper_bytes(plan, config),
+            inodes: setup::inodes(plan, config),
             root_from_host: false,
-            rlimits: setup::rlimits(limits, plan.disk_bytes),
+            rlimits: setup::rlimits(config, plan.disk_bytes),
             oom_score_adj: OOM_SCORE_ADJ,
             ablation: host.ablation,
         };
-        let fork = setup::fork_spec(limits, setup::threads(plan.limits.cpus));
-        let made = setup::set_up(host, spec, &cgroup, &fork, user.host_id()).await;
+        let fork = setup::fork_spec(config, setup::threads(plan.limits.cpus));
+        let made = setup::set_up(host, spec, &cgroup, limits, &fork, user.host_id()).await;
         let (init, kernel) = match made {
             Ok(made) => made,
             Err(e) => {
@@ -132,7 +132,7 @@ impl Sandbox {
             init,
             user,
             kernel: tokio::sync::Mutex::new(Some(kernel)),
-            queue: Arc::new(Semaphore::new(limits.queue + 1)),
+            queue: Arc::new(Semaphore::new(config.queue + 1)),
             interrupt: Notify::new(),
             uses: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
@@ -330,7 +330,10 @@ impl Sandbox {
         let started = Instant::now();
         let before = self.cgroup.counters();
         let ended = match self.ready_kernel(&mut slot).await {
-            Ok(()) => self.run_in_kernel(&mut slot, &spec, &events).await,
+            Ok(()) => {
+                self.run_in_kernel(&mut slot, &spec, &events, before.oom_kills)
+                    .await
+            }
             Err(e) => {
                 tracing::error!(sandbox = self.id, "no kernel: {e}");
                 let out_of_memory = self.cgroup.oom_kills() > before.oom_kills;
@@ -373,6 +376,7 @@ impl Sandbox {
         slot: &mut Option<Kernel>,
         spec: &ExecuteSpec,
         events: &mpsc::Sender<Event>,
+        oom_kills: u64,
     ) -> Ended {
         let limits = &self.host.config.limits;
         let request = Request {
@@ -393,7 +397,15 @@ impl Sandbox {
                 signal: None,
             });
         };
-        let finish = execution::run(kernel, &self.cgroup, &request, events, &self.interrupt).await;
+        let finish = execution::run(
+            kernel,
+            &self.cgroup,
+            &request,
+            events,
+            &self.interrupt,
+            oom_kills,
+        )
+        .await;
         if !finish.kernel_alive {
             *slot = None;
         }

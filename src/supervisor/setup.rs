@@ -11,7 +11,7 @@ use super::host::Host;
 use super::sandbox::Plan;
 use crate::config::Limits;
 use crate::isolation;
-use crate::isolation::cgroup::SandboxCgroup;
+use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
 use crate::kernel::handle::{Forked, Kernel, Place};
@@ -31,18 +31,26 @@ pub(super) async fn set_up(
     host: &Arc<Host>,
     spec: SandboxSpec,
     cgroup: &SandboxCgroup,
+    limits: &CgroupLimits,
     fork: &ForkSpec,
     host_id: u32,
 ) -> Result<(Init, Kernel), isolation::Error> {
     let started = Instant::now();
     let zygote = host.zygote().await?;
-    let starting = host.nursery.start_sandbox(spec, cgroup).await?;
+    // Polled in this order: the limits are set while the nursery clones, and before init goes on.
+    let (starting, limited) = tokio::join!(host.nursery.start_sandbox(spec, cgroup), async {
+        cgroup.set_limits(limits)
+    });
+    let starting = starting?;
+    limited?;
     let cloned = started.elapsed();
     let (ready, forked) = tokio::join!(
         starting.ready(),
         Forked::start(&zygote, starting.pidfd(), cgroup, fork)
     );
-    let (forked, init) = (forked?, ready.and_then(|()| starting.finish())?);
+    // Init's failure first: without init there is nothing to fork into.
+    let init = ready.and_then(|()| starting.finish())?;
+    let forked = forked?;
     let side_by_side = started.elapsed();
     let kernel = forked.join(&place(host, &init, host_id)).await?;
     tracing::debug!(
@@ -65,7 +73,6 @@ pub(super) fn place<'a>(host: &Host, init: &'a Init, host_id: u32) -> Place<'a> 
 /// The same for every sandbox: nothing of one may enter the zygote's memory.
 pub(super) fn fork_spec(limits: &Limits, threads: u32) -> ForkSpec {
     ForkSpec {
-        env: crate::kernel::base_env(),
         rlimits: rlimits(limits, limits.max_disk_bytes),
         threads,
         oom_score_adj: OOM_SCORE_ADJ,
@@ -78,7 +85,8 @@ pub(super) async fn remove_cgroup(cgroup: &SandboxCgroup) {
     sleep(REMOVE_PAUSE).await;
     let deadline = Instant::now() + DEATH_TIMEOUT;
     let mut pause = Duration::from_millis(1);
-    while let Err(e) = cgroup.remove() {
+    // Six directories take the kernel half a millisecond, in which this thread's requests would wait.
+    while let Err(e) = tokio::task::block_in_place(|| cgroup.remove()) {
         if Instant::now() >= deadline {
             tracing::error!("{e}");
             return;

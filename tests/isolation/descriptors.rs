@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::Place;
+use sandcell::isolation::spec::Ablation;
+
 use crate::fixture::host::{Process, descendants, wait_until};
 use crate::fixture::{Launch, Service};
+use crate::{Found, Place, require, upheld_by};
 
 /// Targets without what differs from one to the next.
 fn kinds(process: &Process) -> BTreeMap<u32, String> {
@@ -28,6 +30,30 @@ fn golden(list: &[(u32, &str)]) -> BTreeMap<u32, String> {
         .collect()
 }
 
+fn kernel_holds_what_it_needs(place: &dyn Place) -> Found {
+    let seen = kinds(&place.kernel());
+    let needed = golden(&[
+        (0, "/dev/null"),
+        (1, "pipe"),
+        (2, "pipe"),
+        (1000, "socket"),
+        (1001, "pipe"),
+        (1002, "pipe"),
+    ]);
+    require(seen == needed, || format!("{seen:?}"))
+}
+
+#[test]
+fn descriptors_of_the_zygote_are_closed() {
+    upheld_by(
+        kernel_holds_what_it_needs,
+        Ablation {
+            keep_descriptors: true,
+            ..Ablation::default()
+        },
+    );
+}
+
 #[test]
 fn no_descriptor_of_the_service_gets_inside() {
     let service = Service::launch(&Launch {
@@ -44,17 +70,7 @@ fn no_descriptor_of_the_service_gets_inside() {
     assert_eq!(strays, 50, "the service was started with strays");
     // A shell gives what runs in the background `/dev/null` to read.
     sandbox.command("setsid sleep 1000 &");
-    assert_eq!(
-        kinds(&sandbox.kernel()),
-        golden(&[
-            (0, "/dev/null"),
-            (1, "pipe"),
-            (2, "pipe"),
-            (1000, "socket"),
-            (1001, "pipe"),
-            (1002, "pipe"),
-        ])
-    );
+    kernel_holds_what_it_needs(&sandbox).expect("nothing else");
     let of_init = golden(&[
         (0, "/dev/null"),
         (1, "/dev/null"),

@@ -7,6 +7,7 @@ use sandcell::isolation::spec::{Ablation, MIRROR_OWNER};
 
 use crate::fixture::host::{Process, status};
 use crate::fixture::{Service, nursery_of};
+use crate::laboratory::Laboratory;
 use crate::{Found, Place, between_upheld_by, require, upheld_by};
 
 const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
@@ -165,6 +166,40 @@ fn every_namespace_is_the_sandbox_s_own() {
         },
     ] {
         between_upheld_by(namespaces_are_separate, without);
+    }
+}
+
+/// Without these there is no sandbox at all: a step of the set-up fails, or the supervisor, which looks
+/// at the kernel from outside, refuses it.
+#[test]
+fn no_sandbox_is_made_where_a_mechanism_is_missing() {
+    let without = Ablation::default();
+    for (without, noticed) in [
+        (
+            Ablation {
+                no_pidns: true,
+                ..without
+            },
+            "mount proc",
+        ),
+        (
+            Ablation {
+                no_mntns: true,
+                ..without
+            },
+            "make mounts private",
+        ),
+        (
+            Ablation {
+                keep_capabilities: true,
+                ..without
+            },
+            "CapBnd",
+        ),
+    ] {
+        let started = Laboratory::try_without(without);
+        let refused = started.err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(refused.contains(noticed), "{without:?}: {refused:?}");
     }
 }
 

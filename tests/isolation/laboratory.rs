@@ -1,6 +1,7 @@
 //! Sandboxes of a supervisor within the test's own process, where single mechanisms can be off.
 
 use sandcell::config::Config;
+use sandcell::isolation::Error;
 use sandcell::isolation::spec::Ablation;
 use sandcell::supervisor::{CreateSpec, Ending, Event, ExecuteSpec, Prepared, Supervisor};
 use tempfile::TempDir;
@@ -24,6 +25,11 @@ impl Laboratory {
     }
 
     pub fn without(ablation: Ablation) -> Self {
+        Self::try_without(ablation).expect("the supervisor starts")
+    }
+
+    /// A supervisor makes a sandbox when it starts, and does not start where it cannot.
+    pub fn try_without(ablation: Ablation) -> Result<Self, Error> {
         let dir = temp_dir();
         let mut config = Config {
             data_dir: dir.path().join("data"),
@@ -40,11 +46,11 @@ impl Laboratory {
             .build();
         let runtime = runtime.expect("a runtime starts");
         let supervisor = runtime.block_on(Supervisor::start(prepared.without(ablation)));
-        Self {
-            supervisor: supervisor.expect("the supervisor starts"),
+        Ok(Self {
+            supervisor: supervisor?,
             runtime,
             _dir: dir,
-        }
+        })
     }
 
     pub fn create(&self) -> Subject<'_> {

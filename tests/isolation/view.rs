@@ -169,7 +169,7 @@ fn no_path_of_the_host_is_visible() {
     ).as_str()), "True\n");
 }
 
-/// Mount points and file systems, and those flags that matter.
+/// Mount points and file systems.
 const MOUNTS: [(&str, &str); 11] = [
     ("/", "overlay"),
     ("/dev", "tmpfs"),
@@ -184,11 +184,8 @@ const MOUNTS: [(&str, &str); 11] = [
     ("/proc", "proc"),
 ];
 
-#[test]
-fn mounts_are_those_of_the_golden_list() {
-    let service = Service::start();
-    let sandbox = service.create();
-    let seen = sandbox.printed(
+fn mounts(place: &dyn Place) -> Vec<Value> {
+    let seen = place.python(
         "import json\n\
          rows = []\n\
          for line in open('/proc/self/mountinfo'):\n    \
@@ -197,21 +194,40 @@ fn mounts_are_those_of_the_golden_list() {
              rows.append([left[4], right[0], left[5].split(',')])\n\
          print(json.dumps(rows))",
     );
-    let rows = seen.as_array().expect("rows");
-    for row in rows {
-        let (point, flags) = (
-            row[0].as_str().expect("a path"),
-            row[2].as_array().expect("flags"),
-        );
+    serde_json::from_str(&seen).expect("rows")
+}
+
+fn mounts_have_their_flags(place: &dyn Place) -> Found {
+    for row in mounts(place) {
+        let (point, flags) = (text(&row[0]), row[2].as_array().expect("flags"));
         let has = |flag: &str| flags.contains(&Value::from(flag));
         // A bound device node, as itself or over a file of /proc, is nothing that could be executed.
         if row[1] != "devtmpfs" {
-            assert!(has("nosuid"), "{row}");
-            assert!(has("nodev") || point.starts_with("/dev"), "{row}");
-            assert!(has("ro") || !point.starts_with("/proc/"), "{row}");
+            require(has("nosuid"), || format!("nosuid: {row}"))?;
+            let nodev = has("nodev") || point.starts_with("/dev");
+            require(nodev, || format!("nodev: {row}"))?;
+            let read_only = has("ro") || !point.starts_with("/proc/");
+            require(read_only, || format!("ro: {row}"))?;
         }
     }
-    let mut points: Vec<(String, String)> = rows
+    Ok(())
+}
+
+#[test]
+fn mounts_take_no_privilege_from_files() {
+    upheld_by(
+        mounts_have_their_flags,
+        Ablation {
+            no_mount_flags: true,
+            ..Ablation::default()
+        },
+    );
+}
+
+#[test]
+fn mounts_are_those_of_the_golden_list() {
+    let service = Service::start();
+    let mut points: Vec<(String, String)> = mounts(&service.create())
         .iter()
         .map(|r| (text(&r[0]), text(&r[1])))
         .filter(|(p, _)| !p.starts_with("/proc/"))
