@@ -10,6 +10,7 @@ from itertools import islice
 from _sandcell import (commands, figures, files, imports, lockdown, reseed, shell, streams,
                        tracebacks, warm)
 from _sandcell.channel import Channel, encode
+from _sandcell.checkpoints import Checkpoints
 from _sandcell.execution import Execution
 from _sandcell.interrupts import Interrupts
 
@@ -27,6 +28,8 @@ class Kernel:
 
     def __init__(self):
         self.channel = None
+        self.checkpoints = Checkpoints()
+        self.told_checkpoint = None
         self.interrupts = Interrupts()
         self.streams = streams.Streams()
         self.shell = shell.make()
@@ -51,15 +54,47 @@ class Kernel:
         self.channel = Channel(plan.control)
         self.streams.copies = {1: plan.stdout, 2: plan.stderr}
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-        with self.channel.lock:
-            self.channel.write(encode({"type": "ready"}))
+        self.checkpoints.begin(plan.oom_score_adj)
+        self.tell({"type": "ready"})
         while (message := self.channel.receive()) is not None:
             if message["type"] == "execute":
-                self.execute(message)
+                self.execute_restorably(message)
             elif message["type"] == "env":
                 self.set_environment(message["env"])
+                self.checkpoints.drop()
             elif message["type"] == "rehearse":
                 warm.touch(self)
+
+    def tell(self, frame):
+        with self.channel.lock:
+            self.channel.write(encode(frame))
+
+    def execute_restorably(self, message):
+        """With a checkpoint of the state before, and one of the state after while nobody waits."""
+        if message["restore"] == "never" or not self.checkpoints.current:
+            if self.take_checkpoint(message):
+                return
+        self.checkpoints.current = False
+        self.execute(message)
+        self.take_checkpoint(message)
+
+    def take_checkpoint(self, message):
+        """True in the checkpoint, when it has become the kernel."""
+        objection = self.checkpoints.objection(message["restore"], message["memory_bytes"])
+        if objection:
+            self.checkpoints.drop()
+        else:
+            awake, objection = self.checkpoints.take()
+            if awake:
+                self.interrupts.hold()
+                self.channel.take_over()
+                self.tell({"type": "restored", "missing": self.checkpoints.missing})
+                return True
+        now = {"type": "checkpoint", "pid": self.checkpoints.pid, "objection": objection}
+        if now != self.told_checkpoint:
+            self.told_checkpoint = now
+            self.tell(now)
+        return False
 
     def set_environment(self, variables):
         for name, value in variables.items():

@@ -32,9 +32,15 @@ pub(crate) struct Outcome {
 pub(crate) struct Verdict {
     /// `ok`, `error` (the code raised), `timeout`, `interrupted`, `out_of_memory` or `kernel_died`.
     pub(crate) outcome: &'static str,
-    /// `kept`: variables are as the code left them. `lost`: the next execution starts with none;
-    /// files are kept.
+    /// `kept`: variables are as the code left them. `restored`: they are as they were before this
+    /// execution. `lost`: the next execution starts with none. Files are always as the code left them.
     pub(crate) state: &'static str,
+    /// Why variables are lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) state_reason: Option<String>,
+    /// What could not be restored: threads that ran, connections that were open.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) not_restored: Vec<String>,
     /// Null, the exception's class name, or the outcome's name where it is neither `ok` nor `error`.
     pub(crate) error: Option<String>,
     /// The exception's message, or a sentence about the outcome.
@@ -188,13 +194,16 @@ fn kind_name(kind: ResultKind) -> &'static str {
 
 impl Verdict {
     fn new(ended: &Ended, raised: Option<PythonError>) -> Self {
-        let state = match ended.state {
-            KernelState::Kept => "kept",
-            KernelState::Lost => "lost",
+        let (state, state_reason, not_restored) = match &ended.state {
+            KernelState::Kept => ("kept", None, Vec::new()),
+            KernelState::Restored { missing } => ("restored", None, missing.clone()),
+            KernelState::Lost { reason } => ("lost", Some(reason.clone()), Vec::new()),
         };
         let mut verdict = Self {
             outcome: "ok",
             state,
+            state_reason,
+            not_restored,
             error: None,
             error_value: None,
             traceback: None,
@@ -203,7 +212,10 @@ impl Verdict {
         };
         let variables = match ended.state {
             KernelState::Kept => "variables are kept",
-            KernelState::Lost => "variables are lost, files are kept",
+            KernelState::Restored { .. } => {
+                "variables are as they were before it, files are as it left them"
+            }
+            KernelState::Lost { .. } => "variables are lost, files are kept",
         };
         let wall_seconds = ended.usage.wall.as_secs_f64();
         let (outcome, sentence) = match ended.ending {
@@ -344,6 +356,18 @@ mod tests {
         })
     }
 
+    fn lost() -> KernelState {
+        KernelState::Lost {
+            reason: "a reason".into(),
+        }
+    }
+
+    fn restored() -> KernelState {
+        KernelState::Restored {
+            missing: Vec::new(),
+        }
+    }
+
     fn end(ending: Ending, state: KernelState) -> Event {
         Event::Ended(Box::new(Ended {
             ending,
@@ -399,53 +423,59 @@ mod tests {
 
     #[test]
     fn endings_are_distinct() {
+        let (kept, restored, lost) = (KernelState::Kept, restored(), lost());
         let died = |code, signal| Ending::KernelDied { code, signal };
         for (ending, state, error, said) in [
-            (Ending::Ok, KernelState::Kept, None, ""),
-            (Ending::Error, KernelState::Kept, Some("Exception"), ""),
+            (Ending::Ok, kept.clone(), None, ""),
+            (Ending::Error, kept.clone(), Some("Exception"), ""),
             (
                 Ending::Timeout,
-                KernelState::Kept,
+                kept.clone(),
                 Some("timeout"),
                 "variables are kept",
             ),
             (
                 Ending::Timeout,
-                KernelState::Lost,
+                lost.clone(),
                 Some("timeout"),
                 "files are kept",
             ),
             (
                 Ending::Interrupted,
-                KernelState::Kept,
+                kept.clone(),
                 Some("interrupted"),
                 "interrupted",
             ),
             (
                 Ending::OutOfMemory,
-                KernelState::Lost,
+                restored.clone(),
                 Some("out_of_memory"),
                 "memory limit",
             ),
             (
                 died(Some(3), None),
-                KernelState::Lost,
+                lost.clone(),
                 Some("kernel_died"),
                 "exited with code 3",
             ),
             (
                 died(None, Some(11)),
-                KernelState::Lost,
+                lost.clone(),
                 Some("kernel_died"),
                 "SIGSEGV",
             ),
         ] {
+            let word = match &state {
+                KernelState::Kept => "kept",
+                KernelState::Restored { .. } => "restored",
+                KernelState::Lost { .. } => "lost",
+            };
             let verdict = outcome([end(ending, state)]).verdict;
             assert_eq!(verdict.error.as_deref(), error, "{ending:?}");
             let value = verdict.error_value.unwrap_or_default();
             assert!(value.contains(said), "{ending:?}: {value}");
-            let kept = state == KernelState::Kept;
-            assert_eq!(verdict.state, if kept { "kept" } else { "lost" });
+            assert_eq!(verdict.state, word);
+            assert_eq!(verdict.state_reason.is_some(), word == "lost");
         }
     }
 

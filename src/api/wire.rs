@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::error::Refusal;
 use crate::supervisor::{
-    Change, CommandOutcome, CommandSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry,
+    Change, CommandOutcome, CommandSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, Restore,
     SandboxInfo, Usage,
 };
 
@@ -76,6 +76,8 @@ pub(crate) struct ExecuteRequest {
     env: Option<BTreeMap<String, String>>,
     #[serde(default)]
     pub(crate) stream: Option<bool>,
+    #[serde(default)]
+    restore: Option<Restore>,
 }
 
 impl ExecuteRequest {
@@ -103,6 +105,7 @@ impl TryFrom<ExecuteRequest> for ExecuteSpec {
             code: request.code,
             timeout: seconds(request.timeout_seconds)?,
             env: request.env.unwrap_or_default(),
+            restore: request.restore.unwrap_or_default(),
         })
     }
 }

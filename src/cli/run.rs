@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt;
 use super::Common;
 use super::client::Client;
 use crate::supervisor::host::running_service;
-use crate::supervisor::{CreateSpec, Ending, Event, ExecuteSpec, Prepared, Supervisor};
+use crate::supervisor::{CreateSpec, Ending, Event, ExecuteSpec, Prepared, Restore, Supervisor};
 
 /// As timeout(1) has it.
 const EXIT_TIMED_OUT: u8 = 124;
@@ -144,6 +144,7 @@ async fn run_in(supervisor: &Supervisor, job: Job) -> Result<u8, String> {
     let sandbox = supervisor.create(job.create).await.map_err(said)?;
     let set_argv = ExecuteSpec {
         code: job.set_argv,
+        restore: Restore::Never,
         ..ExecuteSpec::default()
     };
     let mut execution = supervisor
@@ -155,6 +156,7 @@ async fn run_in(supervisor: &Supervisor, job: Job) -> Result<u8, String> {
         code: job.code,
         timeout: job.timeout,
         env: BTreeMap::new(),
+        restore: Restore::Never,
     };
     let mut execution = supervisor
         .execute(&sandbox.id, script)

@@ -339,6 +339,11 @@ impl Process {
         let _ = pidfd_send_signal(self.pidfd(), Signal::INT);
     }
 
+    /// Sends SIGUSR1; a process that is gone is fine.
+    pub fn wake(&self) {
+        let _ = pidfd_send_signal(self.pidfd(), Signal::USR1);
+    }
+
     /// Sends SIGKILL; a process that is gone is fine.
     pub fn kill(&self) {
         let _ = pidfd_send_signal(self.pidfd(), Signal::KILL);
@@ -436,6 +441,12 @@ impl Init {
             &[cgroup, stdin, stdout, stderr],
         )
         .await
+    }
+
+    /// Watches a process that init has inherited; its end comes as [`Reply::Exited`] on the channel
+    /// returned.
+    pub async fn watch(&self, pid: i32) -> Result<Channel, Error> {
+        self.request(&ToInit::Watch { pid }, &[]).await
     }
 
     /// Starts file work; answers come on the channel returned.

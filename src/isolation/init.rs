@@ -55,12 +55,12 @@ pub fn main(spec: &SandboxSpec, filters: &Filters, go: BorrowedFd<'_>, fds: Vec<
         sys::exit_now(1);
     }
     let result = Inbox::new(control).and_then(|inbox| {
-        let commands = HashMap::new();
+        let watched = HashMap::new();
         Init {
             spec,
             filters,
             inbox,
-            commands,
+            watched,
         }
         .serve()
     });
@@ -145,8 +145,8 @@ struct Init<'a> {
     spec: &'a SandboxSpec,
     filters: &'a Filters,
     inbox: Inbox,
-    /// Reply sockets of running commands, by process id.
-    commands: HashMap<i32, OwnedFd>,
+    /// Reply sockets of commands and of other processes whose end is to be told, by process id.
+    watched: HashMap<i32, OwnedFd>,
 }
 
 impl Init<'_> {
@@ -170,7 +170,7 @@ impl Init<'_> {
                 Ok(WaitStatus::StillAlive) | Err(_) => return,
                 Ok(_) => continue,
             };
-            if let Some(reply) = self.commands.remove(&pid.as_raw()) {
+            if let Some(reply) = self.watched.remove(&pid.as_raw()) {
                 // Whoever asked may be gone.
                 let _ = channel::send_json(reply.as_fd(), &Reply::Exited { code, signal }, &[]);
             }
@@ -184,6 +184,10 @@ impl Init<'_> {
         let done = match request {
             Ok(ToInit::Command { argv, env, cwd }) => {
                 self.command(reply, fds.collect(), &Command { argv, env, cwd })
+            }
+            Ok(ToInit::Watch { pid }) => {
+                self.watched.insert(pid, reply);
+                Ok(())
             }
             Ok(ToInit::File { work }) => self
                 .file(&work, reply.as_fd(), fds.next())
@@ -210,7 +214,7 @@ impl Init<'_> {
         match sys::fork_into(0, Some(cgroup.as_fd())) {
             Err(e) => Err((Error::step("fork")(e), Some(reply))),
             Ok(sys::Fork::Parent { pid, .. }) => {
-                self.commands.insert(pid, reply);
+                self.watched.insert(pid, reply);
                 Ok(())
             }
             Ok(sys::Fork::Child) => {

@@ -109,6 +109,12 @@ pub enum ToInit {
         /// Relative to the working directory, or absolute.
         cwd: Option<String>,
     },
+    /// Tell how a process ends that is init's child because its own parent has ended: an answer is
+    /// [`Reply::Exited`]. Descriptors: `[0]` reply socket.
+    Watch {
+        /// Its id inside.
+        pid: i32,
+    },
     /// Do file work as the user. Descriptors: `[0]` reply socket and, for [`FileWork::Write`],
     /// `[1]` the pipe with the content.
     File {

@@ -18,11 +18,11 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::frame;
-use super::handle::{Kernel, LEAF};
+use super::handle::{Kernel, Place};
 use super::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
-use super::protocol::{FileChange, FromKernel, ToKernel};
-use crate::isolation::cgroup::SandboxCgroup;
-use crate::supervisor::types::{Ending, Event, PythonError, RichResult};
+use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
+use super::restore::restore;
+use crate::supervisor::types::{Ending, Event, KernelState, PythonError, RichResult};
 
 /// What a frame costs beside its bytes, against endless empty ones.
 const FRAME_COST_BYTES: usize = 1024;
@@ -54,6 +54,10 @@ pub struct Request<'a> {
     pub traceback_bytes: usize,
     /// File changes that are reported.
     pub files: usize,
+    /// Whether variables are to outlive the kernel.
+    pub restore: Restore,
+    /// The sandbox's memory limit.
+    pub memory_bytes: u64,
 }
 
 /// How it went.
@@ -61,7 +65,10 @@ pub struct Request<'a> {
 pub struct Finish {
     /// The ending.
     pub ending: Ending,
-    /// False when the kernel is gone and its variables with it.
+    /// What became of the variables. Where they are lost the kernel is gone, but for one that had
+    /// executed nothing: a new one is what it was.
+    pub state: KernelState,
+    /// Whether there is a kernel for the next execution.
     pub kernel_alive: bool,
     /// IPython's counter, 0 where the code never began.
     pub execution_count: u64,
@@ -116,11 +123,12 @@ struct Run<'a> {
 }
 
 /// Runs `request` in `kernel`, telling `events` as it goes. Ends early when the receiver of the
-/// events is dropped or `interrupt` is notified. `oom_kills` is that counter before it began. A kernel that is reported dead has been killed with
-/// all that it started.
+/// events is dropped or `interrupt` is notified.
+/// `oom_kills` is that counter before it began. A kernel that died has been killed with all that it
+/// started, and its checkpoint is in its place where it had one.
 pub async fn run(
     kernel: &mut Kernel,
-    cgroup: &SandboxCgroup,
+    place: &Place<'_>,
     request: &Request<'_>,
     events: &mpsc::Sender<Event>,
     interrupt: &Notify,
@@ -143,6 +151,7 @@ pub async fn run(
     let done = run.until_end(kernel, interrupt).await;
     let mut finish = Finish {
         ending: Ending::Ok,
+        state: KernelState::Kept,
         kernel_alive: true,
         execution_count: run.execution_count,
         files: Vec::new(),
@@ -168,19 +177,17 @@ pub async fn run(
             run.drain(kernel).await;
         }
         End::Killed(reason) => {
-            end_kernel(kernel, cgroup).await;
-            run.drain(kernel).await;
-            finish.kernel_alive = false;
             finish.ending = reason.ending();
+            go_on(kernel, place, &mut finish).await;
+            run.drain(kernel).await;
         }
         End::Died => {
-            end_kernel(kernel, cgroup).await;
-            run.drain(kernel).await;
-            finish.kernel_alive = false;
+            // Where it only closed its socket it still runs.
+            kernel.process.kill();
             let exit = kernel.exit().await;
             let killed =
                 exit.signal == Some(libc::SIGKILL) || exit == super::zygote::Exit::default();
-            finish.ending = if killed && cgroup.oom_kills() > oom_kills {
+            finish.ending = if killed && place.cgroup.oom_kills() > oom_kills {
                 Ending::OutOfMemory
             } else {
                 Ending::KernelDied {
@@ -188,6 +195,8 @@ pub async fn run(
                     signal: exit.signal,
                 }
             };
+            go_on(kernel, place, &mut finish).await;
+            run.drain(kernel).await;
         }
     }
     run.close_outputs().await;
@@ -196,13 +205,23 @@ pub async fn run(
     finish
 }
 
-/// Kills the kernel and whatever it started, and waits until its process is gone.
-pub async fn end_kernel(kernel: &Kernel, cgroup: &SandboxCgroup) {
-    if let Err(e) = cgroup.kill_leaf(LEAF) {
-        tracing::debug!("the kernel's cgroup is gone: {e}");
-        kernel.process.kill();
+/// After the kernel's death, or in order to kill it.
+async fn go_on(kernel: &mut Kernel, place: &Place<'_>, finish: &mut Finish) {
+    if kernel.fresh {
+        kernel.end(place.cgroup).await;
+        finish.kernel_alive = false;
+        finish.state = KernelState::Restored {
+            missing: Vec::new(),
+        };
+        return;
     }
-    kernel.process.exited().await;
+    match restore(kernel, place).await {
+        Ok(missing) => finish.state = KernelState::Restored { missing },
+        Err(reason) => {
+            finish.kernel_alive = false;
+            finish.state = KernelState::Lost { reason };
+        }
+    }
 }
 
 enum End {
@@ -225,6 +244,8 @@ impl Run<'_> {
             max_result_bytes: self.request.result_bytes,
             max_traceback_bytes: self.request.traceback_bytes,
             max_files: self.request.files,
+            restore: self.request.restore,
+            memory_bytes: self.request.memory_bytes,
         };
         let mut phase = Phase::Running;
         // A kernel that was stopped does not read: the request must not hold us beyond the time.
@@ -287,12 +308,17 @@ impl Run<'_> {
                         Ok(None) => continue,
                         Err(_) => return End::Died,
                     };
+                    if let FromKernel::Checkpoint { pid, objection } = frame {
+                        kernel.note_checkpoint(pid, objection);
+                        continue;
+                    }
                     if let FromKernel::Done { execution_count, files, files_truncated, .. } = frame {
                         self.execution_count = execution_count;
                         let reason = match phase {
                             Phase::Running => None,
                             Phase::Interrupting { reason, .. } => Some(reason),
                         };
+                        kernel.fresh = false;
                         return End::Done { reason, files, files_truncated };
                     }
                     self.take(frame, kernel, kill_at).await;

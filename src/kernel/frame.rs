@@ -19,6 +19,10 @@ const MAX_BUNDLE_ENTRIES: usize = 64;
 const MAX_NAME_BYTES: usize = 256;
 /// Bytes of JSON of which a tree of values is built: it takes some thirty times as much.
 const MAX_TREE_BYTES: usize = 1024 * 1024;
+/// Characters of a sentence for people.
+const MAX_NOTE_CHARS: usize = 300;
+/// What a checkpoint did not carry, at most so many things.
+const MAX_NOTES: usize = 20;
 /// Bytes of IPython's metadata of a display; more is dropped.
 const MAX_METADATA_BYTES: usize = 64 * 1024;
 /// Bytes of the list of changed files; a longer one is dropped and marked.
@@ -53,6 +57,11 @@ struct Fields<'a> {
     #[serde(borrow)]
     files: Option<&'a RawValue>,
     files_truncated: Option<bool>,
+    pid: Option<i32>,
+    #[serde(borrow)]
+    objection: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    missing: Option<&'a RawValue>,
 }
 
 /// Reads a frame. `None` for one of another execution than `wanted`, which is not looked into.
@@ -117,6 +126,15 @@ impl Fields<'_> {
                     files_truncated: files_truncated || self.files_truncated.unwrap_or_default(),
                 }
             }
+            "checkpoint" => FromKernel::Checkpoint {
+                pid: self.pid,
+                objection: self
+                    .objection
+                    .map(|why| why.chars().take(MAX_NOTE_CHARS).collect()),
+            },
+            "restored" => FromKernel::Restored {
+                missing: notes(self.missing),
+            },
             other => {
                 return Err(serde_json::Error::unknown_variant(
                     other,
@@ -125,6 +143,15 @@ impl Fields<'_> {
             }
         })
     }
+}
+
+fn notes(raw: Option<&RawValue>) -> Vec<String> {
+    let notes: Vec<String> = raw
+        .filter(|raw| raw.get().len() <= MAX_METADATA_BYTES)
+        .and_then(|raw| serde_json::from_str(raw.get()).ok())
+        .unwrap_or_default();
+    let note = |note: String| note.chars().take(MAX_NOTE_CHARS).collect();
+    notes.into_iter().take(MAX_NOTES).map(note).collect()
 }
 
 fn kind(raw: &RawValue) -> Result<ResultKind, serde_json::Error> {

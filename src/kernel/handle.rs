@@ -18,12 +18,14 @@ use super::frame;
 use super::protocol::{FromKernel, MAX_KERNEL_FRAME_BYTES, ToKernel};
 use super::zygote::{Exit, ForkSpec, Zygote};
 use crate::isolation::cgroup::SandboxCgroup;
-use crate::isolation::host::Process;
-use crate::isolation::posture::{self, Namespaces, Required};
+use crate::isolation::host::{Init, Process};
+use crate::isolation::posture::{self, Required};
 use crate::isolation::{Context, Error};
 
 /// Leaf of a sandbox's cgroup that holds the kernel and all that it starts.
 pub const LEAF: &str = "kernel";
+/// Why there is no checkpoint, where nothing is known.
+const NO_CHECKPOINT: &str = "there was no checkpoint";
 /// Room for one read of a frame that has not all come.
 const READ_BYTES: usize = 256 * 1024;
 /// Room for the frames of a small execution in one read.
@@ -41,17 +43,35 @@ pub struct Kernel {
     pub(super) stdout: PipeReader,
     pub(super) stderr: PipeReader,
     exit: Option<oneshot::Receiver<Exit>>,
+    /// Its checkpoint's process id inside, or why there is none, for people.
+    pub(super) checkpoint: Result<i32, String>,
+    /// Whether it has executed nothing yet: a new one is as good.
+    pub(super) fresh: bool,
 }
 
 /// What a kernel must be found in.
 #[derive(Debug)]
 pub struct Place<'a> {
-    /// Those of the sandbox's init.
-    pub namespaces: &'a Namespaces,
+    /// Of the sandbox.
+    pub cgroup: &'a SandboxCgroup,
+    /// Whose namespaces it must be in.
+    pub init: &'a Init,
     /// Host uid and gid of its user.
     pub host_id: u32,
     /// Filters that must be in force.
     pub filters: usize,
+}
+
+impl Place<'_> {
+    /// Checks from outside that a process is locked down in its sandbox.
+    pub(super) fn check(&self, pid: i32) -> Result<(), Error> {
+        let required = Required {
+            host_id: self.host_id,
+            namespaces: self.init.namespaces(),
+            filters: self.filters,
+        };
+        posture::check(pid, &required)
+    }
 }
 
 /// A kernel that is forked but waits to join its sandbox. Dropped, it ends.
@@ -99,16 +119,11 @@ impl Forked {
             stdout: reader(self.stdout)?,
             stderr: reader(self.stderr)?,
             exit: Some(self.exit),
+            checkpoint: Err(NO_CHECKPOINT.into()),
+            fresh: true,
         };
-        let checked = kernel.await_ready().await.and_then(|()| {
-            let required = Required {
-                host_id: place.host_id,
-                namespaces: place.namespaces,
-                filters: place.filters,
-            };
-            posture::check(kernel.process.pid(), &required)
-        });
-        match checked {
+        let ready = kernel.await_ready().await;
+        match ready.and_then(|()| place.check(kernel.process.pid())) {
             Ok(()) => Ok(kernel),
             Err(e) => {
                 kernel.process.kill();
@@ -146,6 +161,36 @@ impl Kernel {
     /// Sets variables for the kernel's life.
     pub async fn set_env(&mut self, env: &BTreeMap<String, String>) -> io::Result<()> {
         self.frames.send(&ToKernel::Env { env }).await
+    }
+
+    /// Kills it and whatever it started, its checkpoint too, and waits until its process is gone.
+    pub async fn end(&self, cgroup: &SandboxCgroup) {
+        if let Err(e) = cgroup.kill_leaf(LEAF) {
+            tracing::debug!("the kernel's cgroup is gone: {e}");
+            self.process.kill();
+        }
+        self.process.exited().await;
+    }
+
+    /// Notes what it told about its checkpoint.
+    pub(super) fn note_checkpoint(&mut self, pid: Option<i32>, objection: Option<String>) {
+        self.checkpoint = pid.ok_or_else(|| objection.unwrap_or_else(|| NO_CHECKPOINT.into()));
+    }
+
+    /// Notes what it told about its checkpoint after its last execution. It has died.
+    pub(super) fn read_checkpoints(&mut self) {
+        while let Ok(Some(body)) = self.frames.next_now() {
+            if let Ok(Some(FromKernel::Checkpoint { pid, objection })) = frame::parse(&body, 0) {
+                self.note_checkpoint(pid, objection);
+            }
+        }
+    }
+
+    /// Its checkpoint has become the kernel.
+    pub(super) fn replace(&mut self, process: Process, exit: oneshot::Receiver<Exit>) {
+        self.process = process;
+        self.exit = Some(exit);
+        self.checkpoint = Err(NO_CHECKPOINT.into());
     }
 
     /// How it ended; waits a moment for the zygote to reap it.
@@ -200,6 +245,34 @@ impl Frames {
                 return Ok(None);
             }
         }
+    }
+
+    /// The next frame's body if it is there, asking the kernel itself: tokio knows only what its
+    /// reactor has seen so far.
+    fn next_now(&mut self) -> io::Result<Option<BytesMut>> {
+        loop {
+            if let Some(frame) = self.take()? {
+                return Ok(Some(frame));
+            }
+            if self.read_now()? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Drops what was sent so far, a part of a frame at its end too. The sender is dead.
+    pub(super) fn discard(&mut self) {
+        self.buffer.clear();
+        while self.read_now().is_ok_and(|read| read > 0) {
+            self.buffer.clear();
+        }
+    }
+
+    fn read_now(&mut self) -> io::Result<usize> {
+        let mut bytes = [0; MIN_READ_BYTES];
+        let read = rustix::io::read(&self.stream, &mut bytes)?;
+        self.buffer.extend_from_slice(&bytes[..read]);
+        Ok(read)
     }
 
     fn take(&mut self) -> io::Result<Option<BytesMut>> {

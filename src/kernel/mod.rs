@@ -5,6 +5,7 @@ mod frame;
 pub mod handle;
 pub mod output;
 pub mod protocol;
+mod restore;
 pub mod zygote;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ fn sources() -> BTreeMap<String, String> {
     }
     [
         source!("channel.py"),
+        source!("checkpoints.py"),
         source!("commands.py"),
         source!("execution.py"),
         source!("figures.py"),

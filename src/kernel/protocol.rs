@@ -32,6 +32,11 @@
 //! reads, and the kernel flushes both before it sends `done`, so that everything printed before
 //! `done` is already in the pipes when `done` arrives.
 //!
+//! After an execution the kernel forks a checkpoint of itself ([`FromKernel::Checkpoint`]), which shares
+//! its descriptors and waits. When the kernel has died and the supervisor has killed all that it
+//! started but the checkpoint, and read what the kernel wrote, it sends the checkpoint `SIGUSR1`. That
+//! drops what the kernel left unread, says [`FromKernel::Restored`] and is the kernel from then on.
+//!
 //! `SIGINT` interrupts the running execution (`KeyboardInterrupt`) from `started` on. One that comes
 //! while the kernel is idle, or before `started`, is forgotten: it was meant for an earlier execution.
 
@@ -39,7 +44,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.
@@ -140,7 +145,24 @@ pub enum ToKernel<'a> {
         max_traceback_bytes: usize,
         /// File changes that are reported at most.
         max_files: usize,
+        /// Whether the kernel keeps checkpoints of itself.
+        restore: Restore,
+        /// The sandbox's memory limit, by which [`Restore::Auto`] decides.
+        memory_bytes: u64,
     },
+}
+
+/// Whether variables outlive a kernel that dies in an execution.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Restore {
+    /// Where a copy of the kernel costs little time and memory.
+    #[default]
+    Auto,
+    /// At any cost.
+    Always,
+    /// Not at all.
+    Never,
 }
 
 /// What a display was.
@@ -229,6 +251,18 @@ pub enum FromKernel {
         value: String,
         /// Without colour codes.
         traceback: String,
+    },
+    /// The kernel's checkpoint from now on, told after it was made or ended, of no execution.
+    Checkpoint {
+        /// Its process id in the sandbox; `None` where there is none.
+        pid: Option<i32>,
+        /// Why there is none, for people.
+        objection: Option<String>,
+    },
+    /// A checkpoint has become the kernel. First frame of its.
+    Restored {
+        /// What a fork did not carry, for people: `thread …`, `connection …`.
+        missing: Vec<String>,
     },
     /// The execution has ended, output is flushed.
     Done {

@@ -28,7 +28,7 @@ use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
 use crate::isolation::{self};
 use crate::kernel::execution::{self, Request};
-use crate::kernel::handle::{Forked, Kernel};
+use crate::kernel::handle::{Forked, Kernel, Place};
 
 /// Events on their way to a client.
 const EVENT_QUEUE: usize = 64;
@@ -65,6 +65,7 @@ struct Claim {
     idle: Option<Duration>,
     env: BTreeMap<String, String>,
     threads: u32,
+    memory_bytes: u64,
 }
 
 /// What a sandbox is to be, all defaults filled in.
@@ -149,6 +150,7 @@ impl Sandbox {
                 idle: None,
                 env: BTreeMap::new(),
                 threads: setup::threads(plan.limits.cpus),
+                memory_bytes: plan.limits.memory_bytes,
             }),
             id,
         });
@@ -173,6 +175,7 @@ impl Sandbox {
                 idle: plan.idle,
                 env: plan.env.clone(),
                 threads: setup::threads(plan.limits.cpus),
+                memory_bytes: plan.limits.memory_bytes,
             };
         }
         if plan.env.is_empty() {
@@ -269,6 +272,10 @@ impl Sandbox {
         self.init.process().exited().await;
     }
 
+    fn place(&self) -> Place<'_> {
+        setup::place(&self.host, &self.init, &self.cgroup, self.user.host_id())
+    }
+
     /// A new kernel in place of one that died.
     async fn launch_kernel(&self) -> Result<Kernel, isolation::Error> {
         let zygote = self.host.zygote().await?;
@@ -279,7 +286,7 @@ impl Sandbox {
         let spec = setup::fork_spec(&self.host.config.limits, threads);
         let init = self.init.process().pidfd();
         let forked = Forked::start(&zygote, init, &self.cgroup, &spec).await?;
-        let place = setup::place(&self.host, &self.init, self.user.host_id());
+        let place = self.place();
         let mut kernel = forked.join(&place).await?;
         // Never by way of the zygote: what it once read, every later kernel has a copy of.
         if !env.is_empty() {
@@ -350,13 +357,13 @@ impl Sandbox {
         let usage = self.usage(started.elapsed(), &before, &ended);
         // The next request finds the sandbox idle.
         drop(in_use);
-        let lost = ended.state == KernelState::Lost;
+        let kernel_gone = slot.is_none();
         let _ = timeout(
             Duration::from_secs(30),
             events.send(Event::Ended(Box::new(Ended { usage, ..ended }))),
         )
         .await;
-        if lost
+        if kernel_gone
             && !self.closing.load(Ordering::Acquire)
             && let Err(e) = self.ready_kernel(&mut slot).await
         {
@@ -390,6 +397,8 @@ impl Sandbox {
             result_bytes: limits.result_bytes,
             traceback_bytes: limits.traceback_bytes,
             files: limits.files,
+            restore: spec.restore,
+            memory_bytes: self.claim.lock().expect("not poisoned").memory_bytes,
         };
         let Some(kernel) = slot.as_mut() else {
             return no_kernel(Ending::KernelDied {
@@ -399,7 +408,7 @@ impl Sandbox {
         };
         let finish = execution::run(
             kernel,
-            &self.cgroup,
+            &self.place(),
             &request,
             events,
             &self.interrupt,
@@ -416,11 +425,7 @@ impl Sandbox {
             } else {
                 finish.ending
             },
-            state: if finish.kernel_alive {
-                KernelState::Kept
-            } else {
-                KernelState::Lost
-            },
+            state: finish.state,
             execution_count: finish.execution_count,
             files: finish.files,
             files_truncated: finish.files_truncated,
@@ -516,7 +521,9 @@ impl Sandbox {
 fn no_kernel(ending: Ending) -> Ended {
     Ended {
         ending,
-        state: KernelState::Lost,
+        state: KernelState::Lost {
+            reason: "no kernel could be started".into(),
+        },
         execution_count: 0,
         files: Vec::new(),
         files_truncated: false,

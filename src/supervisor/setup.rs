@@ -52,7 +52,7 @@ pub(super) async fn set_up(
     let init = ready.and_then(|()| starting.finish())?;
     let forked = forked?;
     let side_by_side = started.elapsed();
-    let kernel = forked.join(&place(host, &init, host_id)).await?;
+    let kernel = forked.join(&place(host, &init, cgroup, host_id)).await?;
     tracing::debug!(
         clone_init_us = cloned.as_micros(),
         init_and_fork_us = (side_by_side - cloned).as_micros(),
@@ -62,9 +62,15 @@ pub(super) async fn set_up(
     Ok((init, kernel))
 }
 
-pub(super) fn place<'a>(host: &Host, init: &'a Init, host_id: u32) -> Place<'a> {
+pub(super) fn place<'a>(
+    host: &Host,
+    init: &'a Init,
+    cgroup: &'a SandboxCgroup,
+    host_id: u32,
+) -> Place<'a> {
     Place {
-        namespaces: init.namespaces(),
+        cgroup,
+        init,
         host_id,
         filters: host.required_filters(),
     }

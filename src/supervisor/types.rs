@@ -10,7 +10,7 @@ use tokio::net::unix::pipe::Sender as PipeWriter;
 use tokio::sync::mpsc;
 
 use crate::isolation::channel::Channel;
-pub use crate::kernel::protocol::{Change, FileChange, ResultKind};
+pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
 
 /// What a new sandbox should be; `None` takes the configured default.
 #[derive(Debug, Clone, Default)]
@@ -81,6 +81,8 @@ pub struct ExecuteSpec {
     pub timeout: Option<Duration>,
     /// Variables for this execution only.
     pub env: BTreeMap<String, String>,
+    /// Whether variables are to outlive a kernel that dies.
+    pub restore: Restore,
 }
 
 /// A running execution: events until [`Event::Ended`], which is always last.
@@ -169,12 +171,20 @@ pub enum Ending {
 }
 
 /// What became of the variables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelState {
     /// Variables are as the code left them.
     Kept,
+    /// Variables are as they were before the execution; files are as the code left them.
+    Restored {
+        /// What a checkpoint could not carry, for people.
+        missing: Vec<String>,
+    },
     /// A fresh kernel takes the next execution; files are kept.
-    Lost,
+    Lost {
+        /// Why, for people.
+        reason: String,
+    },
 }
 
 /// Last event of an execution.

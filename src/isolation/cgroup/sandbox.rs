@@ -70,6 +70,17 @@ struct CounterFiles {
     forks: File,
 }
 
+/// A leaf whose processes do not run.
+#[derive(Debug)]
+pub struct Frozen(PathBuf);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // Gone where the sandbox was closed meanwhile.
+        let _ = fs::write(&self.0, "0");
+    }
+}
+
 /// The cgroups of one sandbox. Holds no descriptor before the first execution.
 #[derive(Debug)]
 pub struct SandboxCgroup {
@@ -204,6 +215,27 @@ impl SandboxCgroup {
     /// Kills every process of one leaf.
     pub fn kill_leaf(&self, leaf: &str) -> Result<(), Error> {
         kill(&self.dir().join(leaf))
+    }
+
+    /// Keeps every process of a leaf from running until the value is dropped (cgroup.freeze, 5.2).
+    pub fn freeze_leaf(&self, leaf: &str) -> Result<Frozen, Error> {
+        let file = self.dir().join(leaf).join("cgroup.freeze");
+        fs::write(&file, "1").map_err(Error::path("write", &file))?;
+        Ok(Frozen(file))
+    }
+
+    /// Host ids of a leaf's processes.
+    pub fn processes(&self, leaf: &str) -> Result<Vec<i32>, Error> {
+        let file = self.dir().join(leaf).join("cgroup.procs");
+        let text = fs::read_to_string(&file).map_err(Error::path("read", &file))?;
+        Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+    }
+
+    /// Whether a process is in a leaf.
+    pub fn holds(&self, leaf: &str, pid: i32) -> bool {
+        let wanted = format!("0::/{}/{leaf}", self.name);
+        fs::read_to_string(format!("/proc/{pid}/cgroup"))
+            .is_ok_and(|text| text.lines().any(|line| line == wanted))
     }
 
     /// Removes an empty leaf; false for one that still holds processes.

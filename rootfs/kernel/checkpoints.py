@@ -1,0 +1,230 @@
+"""Copies of the kernel that wait, so that its variables outlive it.
+
+After an execution the kernel forks a checkpoint of itself. It sleeps until SIGUSR1, which the
+supervisor sends when the kernel has died and all else that it started is gone; then the checkpoint is
+the kernel. A newer one ends an older one. A fork does not carry other threads, and what lives outside
+the process (files, connections, children) goes on from where it is.
+
+`os.wait()` in user code must not wait for a checkpoint. It sees no child whose end sends no SIGCHLD
+(`__WCLONE`, waitpid(2)), and no libc makes one: so clone(2) is called directly, with Python's own work
+around it. What libc's fork does beyond that, it does for other threads: where there are any, a child
+forks the checkpoint and ends, so that it is init's child. That costs twice as much.
+"""
+
+import ctypes
+import os
+import platform
+import random
+import signal
+import threading
+import warnings
+
+from _sandcell import lockdown
+
+_SYS_CLONE = 56  # x86-64
+_CLONE_CHILD_CLEARTID = 0x00200000
+_CLONE_CHILD_SETTID = 0x01000000
+_PR_GET_TID_ADDRESS = 40
+_WCLONE = -0x80000000  # as a signed int
+
+# A checkpoint dies after the kernel when memory is short, and before init, whose score is 0.
+_OOM_SCORE_ADJ = b"300"
+
+_WAKE_UP = frozenset({int(signal.SIGUSR1)})
+
+# `restore: auto`: a fork takes a millisecond, and another for each 100 MiB of variables; and they
+# may be there twice soon.
+_AUTO_MAX_BYTES = 192 * 1024 * 1024
+_AUTO_MAX_SHARE = 4
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+_before_fork = ctypes.pythonapi.PyOS_BeforeFork
+_after_fork_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
+_after_fork_child = ctypes.pythonapi.PyOS_AfterFork_Child
+for _function in (_before_fork, _after_fork_parent, _after_fork_child):
+    _function.restype = None
+    _function.argtypes = []
+# PyDLL: the interpreter's lock is held across the fork.
+_syscall = ctypes.PyDLL(None, use_errno=True).syscall
+_syscall.restype = ctypes.c_long
+_syscall.argtypes = [ctypes.c_long] * 6
+
+
+def _tid_address():
+    """Where libc keeps the main thread's id, which a fork must set; None where it cannot be told."""
+    address = ctypes.c_void_p()
+    prctl = ctypes.CDLL(None).prctl
+    if platform.machine() != "x86_64" or prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0):
+        return None
+    return address.value
+
+
+_TID_ADDRESS = _tid_address()
+
+
+class Checkpoints:
+    def __init__(self):
+        self.pid = None
+        self.hidden = False
+        # Those that have been killed but not reaped.
+        self.ended = []
+        # Whether it holds what the kernel holds now.
+        self.current = False
+        # In a checkpoint that has become the kernel: what the fork did not carry.
+        self.missing = []
+        self.base_bytes = 0
+        self.oom_score_adj = b"0"
+
+    def begin(self, oom_score_adj):
+        """In a new kernel: what it holds now is the zygote's, and a new kernel can have it too."""
+        self.base_bytes = _private_bytes()
+        self.oom_score_adj = b"%d" % oom_score_adj
+        self.current = True
+
+    def objection(self, mode, memory_bytes):
+        """Why there should be none, or None."""
+        if mode == "never":
+            return "restore was \"never\""
+        own_bytes = _private_bytes() - self.base_bytes
+        most_bytes = min(_AUTO_MAX_BYTES, memory_bytes // _AUTO_MAX_SHARE)
+        if mode == "auto" and own_bytes > most_bytes:
+            return (f"the kernel holds {own_bytes >> 20} MiB, more than the {most_bytes >> 20} MiB up "
+                    "to which restore \"auto\" keeps a second copy; \"always\" does")
+        return None
+
+    def take(self):
+        """Forks a checkpoint in place of the last one. Returns (True, None) in the checkpoint, when
+        it has become the kernel, else (False, why it could not be forked)."""
+        self._reap()
+        state, missing, hidden = random.getstate(), _threads(), _may_clone()
+        try:
+            pid = self._clone_hidden() if hidden else self._fork_twice()
+        except OSError as error:
+            self.drop()
+            return False, f"the kernel could not be forked: {error.strerror}"
+        if pid == 0:
+            random.setstate(state)  # Python seeds its generator anew in every fork
+            self._become_kernel(missing)
+            return True, None
+        self.drop()
+        self.pid, self.hidden, self.current = pid, hidden, True
+        return False, None
+
+    def drop(self):
+        """Ends the checkpoint."""
+        self.current = False
+        if self.pid is None:
+            return
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except OSError:
+            pass  # user code was there first
+        if self.hidden:
+            self.ended.append(self.pid)
+        self.pid = None
+
+    def _reap(self):
+        """Takes the exit status of ended checkpoints. Later, because it takes them a while to end."""
+        for pid in list(self.ended):
+            try:
+                if os.waitpid(pid, _WCLONE | os.WNOHANG) == (0, 0):
+                    continue
+            except OSError:
+                pass
+            self.ended.remove(pid)
+
+    def _become_kernel(self, missing):
+        self.pid, self.current = None, False
+        self.ended.clear()
+        self.missing = missing + _shared_sockets()
+        _set_oom_score_adj(self.oom_score_adj)
+
+    def _clone_hidden(self):
+        _before_fork()
+        pid = _syscall(_SYS_CLONE, _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID, 0, 0, _TID_ADDRESS, 0)
+        if pid == 0:
+            # Most checkpoints are never needed: the interpreter is put right in those that are.
+            _wait()
+            _after_fork_child()
+            return 0
+        error = ctypes.get_errno()
+        _after_fork_parent()
+        if pid < 0:
+            raise OSError(error, os.strerror(error))
+        return pid
+
+    def _fork_twice(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's: that there are threads is why we are here
+            pid = _fork_by_another()
+        if pid == 0:
+            _wait()
+        return pid
+
+
+def _threads():
+    return [f"thread {thread.name}" for thread in threading.enumerate()
+            if thread is not threading.main_thread()]
+
+
+def _shared_sockets():
+    """Open sockets but the kernel's own: whoever is at the other end has heard the kernel that died."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if int(name) < lockdown.HIGH_FD and target.startswith("socket:"):
+                found.append(f"connection on descriptor {name}")
+        except OSError:
+            pass  # the directory's own
+    return found
+
+
+def _may_clone():
+    # A directory has two links and one for each directory in it: here, for each thread.
+    return _TID_ADDRESS is not None and os.stat("/proc/self/task").st_nlink == 3
+
+
+def _wait():
+    """Until it is needed. In the checkpoint, as it was forked, every signal is blocked."""
+    _set_oom_score_adj(_OOM_SCORE_ADJ)
+    signal.sigwait(_WAKE_UP)
+
+
+def _fork_by_another():
+    readable, writable = os.pipe2(os.O_CLOEXEC)
+    try:
+        between = os.fork()
+        if between == 0:
+            pid = -1
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    return 0
+                os.write(writable, b"%d" % pid)
+            finally:
+                if pid != 0:
+                    os._exit(0)
+        os.waitpid(between, 0)
+        os.close(writable)
+        writable = None
+        pid = int(os.read(readable, 32) or 0)
+    finally:
+        os.close(readable)
+        if writable is not None:
+            os.close(writable)
+    if pid == 0:
+        raise OSError(11, "Resource temporarily unavailable")
+    return pid
+
+
+def _set_oom_score_adj(value):
+    with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(value)
+
+
+def _private_bytes():
+    """Memory that no file backs: resident less shared, of /proc/self/statm (proc_pid_statm(5))."""
+    with open("/proc/self/statm", "rb", buffering=0) as file:
+        _, resident, shared, *_ = file.read(128).split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES

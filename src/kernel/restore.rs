@@ -1,0 +1,121 @@
+//! Goes on from a kernel's checkpoint when the kernel has died: see `rootfs/kernel/checkpoints.py`.
+//!
+//! All that runs in the kernel's cgroup but the checkpoint ends first, so nothing that the execution
+//! started goes on and nobody else reads the kernel's socket.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::frame;
+use super::handle::{Kernel, LEAF, Place};
+use super::protocol::FromKernel;
+use super::zygote::Exit;
+use crate::isolation::cgroup::SandboxCgroup;
+use crate::isolation::host::{Init, Process};
+use crate::isolation::spec::Reply;
+use crate::isolation::{Context, Error};
+
+/// Longest that killed processes may take to be gone.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest that a checkpoint may take to say that it is the kernel.
+const WAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Puts the checkpoint in the place of the dead kernel. Gives what it could not carry, for people.
+///
+/// # Errors
+/// Why the variables are lost, for people. Nothing of the kernel is left then.
+pub async fn restore(kernel: &mut Kernel, place: &Place<'_>) -> Result<Vec<String>, String> {
+    kernel.read_checkpoints();
+    let outcome = match kernel.checkpoint.clone() {
+        Ok(pid) => wake(kernel, place, pid).await.map_err(|e| {
+            tracing::warn!("a checkpoint was of no use: {e}");
+            "the checkpoint was gone or did not wake".to_owned()
+        }),
+        Err(objection) => Err(objection),
+    };
+    if outcome.is_err() {
+        kernel.end(place.cgroup).await;
+    }
+    outcome
+}
+
+async fn wake(kernel: &mut Kernel, place: &Place<'_>, inner: i32) -> Result<Vec<String>, Error> {
+    let pid = kill_all_but(place.cgroup, inner).await?;
+    kernel.process.exited().await;
+    kernel.frames.discard();
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("open the checkpoint")?;
+    let process = Process::new(pidfd)?;
+    place.check(process.pid())?;
+    let exit = watch(place.init, inner).await?;
+    process.wake();
+    let first = timeout(WAKE_TIMEOUT, kernel.frames.next())
+        .await
+        .map_err(|_| Error::Refused("the checkpoint does not wake".into()))?
+        .context("hear from the checkpoint")?
+        .ok_or_else(|| Error::Refused("the checkpoint ended".into()))?;
+    match frame::parse(&first, 0).context("read the checkpoint's first frame")? {
+        Some(FromKernel::Restored { missing }) => {
+            kernel.replace(process, exit);
+            Ok(missing)
+        }
+        _ => Err(Error::Refused("the checkpoint said something else".into())),
+    }
+}
+
+/// A checkpoint is no child of the zygote, which tells how kernels end, but of init.
+async fn watch(init: &Init, pid: i32) -> Result<oneshot::Receiver<Exit>, Error> {
+    let channel = init.watch(pid).await?;
+    let (told, exit) = oneshot::channel();
+    tokio::spawn(async move {
+        let Ok(Some(packet)) = channel.receive().await else {
+            return;
+        };
+        if let Ok(Reply::Exited { code, signal }) = packet.decode() {
+            let _ = told.send(Exit { code, signal });
+        }
+    });
+    Ok(exit)
+}
+
+/// Kills everything in the kernel's cgroup but the process that has the id `keep` inside. Gives the id
+/// that it has on the host.
+async fn kill_all_but(cgroup: &SandboxCgroup, keep: i32) -> Result<Pid, Error> {
+    // Frozen, nothing forks; what is killed dies nevertheless (cgroup v2 documentation).
+    let _frozen = cgroup.freeze_leaf(LEAF)?;
+    let deadline = Instant::now() + DEATH_TIMEOUT;
+    loop {
+        let (kept, others): (Vec<i32>, Vec<i32>) = cgroup
+            .processes(LEAF)?
+            .into_iter()
+            .partition(|pid| inner_id(*pid) == Some(keep));
+        if others.is_empty() {
+            return kept
+                .first()
+                .and_then(|pid| Pid::from_raw(*pid))
+                .ok_or_else(|| Error::Refused("the checkpoint is gone".into()));
+        }
+        if Instant::now() > deadline {
+            return Err(Error::Refused("processes of the kernel do not die".into()));
+        }
+        for pid in others.into_iter().filter_map(Pid::from_raw) {
+            // Opened first: what is still in the cgroup after that is what was opened.
+            if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
+                && cgroup.holds(LEAF, pid.as_raw_nonzero().get())
+            {
+                let _ = pidfd_send_signal(pidfd, Signal::KILL);
+            }
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Id of a process in its innermost PID namespace (`NSpid`, proc_pid_status(5), Linux 4.1).
+fn inner_id(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
