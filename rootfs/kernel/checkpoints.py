@@ -170,7 +170,11 @@ def _threads():
 def _shared_sockets():
     """Open sockets but the kernel's own: whoever is at the other end has heard the kernel that died."""
     found = []
-    for name in os.listdir("/proc/self/fd"):
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        return ["no descriptor was free to look for connections"]
+    for name in names:
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
             if int(name) < lockdown.HIGH_FD and target.startswith("socket:"):
@@ -219,8 +223,11 @@ def _fork_by_another():
 
 
 def _set_oom_score_adj(value):
-    with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-        file.write(value)
+    try:
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+            file.write(value)
+    except OSError:
+        pass  # no descriptor is free: it may then die first, and that is told
 
 
 def _private_bytes():

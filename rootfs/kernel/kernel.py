@@ -80,7 +80,10 @@ class Kernel:
 
     def take_checkpoint(self, message):
         """True in the checkpoint, when it has become the kernel."""
-        objection = self.checkpoints.objection(message["restore"], message["memory_bytes"])
+        try:
+            objection = self.checkpoints.objection(message["restore"], message["memory_bytes"])
+        except OSError as error:  # user code has taken every descriptor, say
+            objection = f"the kernel could not look at its memory: {error.strerror}"
         if objection:
             self.checkpoints.drop()
         else:

@@ -44,7 +44,7 @@ impl Scene {
         // Its own kernel may have to be reported dead once.
         let first = attacker.execute("1 + 1");
         if first["outcome"] != "ok" {
-            assert_eq!(first["state"], "lost", "{}", shown(&first));
+            assert_ne!(first["state"], "kept", "{}", shown(&first));
         }
         attacker.assert_usable();
     }

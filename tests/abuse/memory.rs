@@ -13,7 +13,7 @@ fn a_memory_bomb_is_told_and_the_files_are_kept() {
     let attacker = scene.attacker(&json!({ "memory_bytes": SMALL }));
     attacker.upload("kept", b"x").ok();
     let outcome = attacker.execute("b = []\nwhile True: b.append(bytearray(1 << 20))");
-    assert_ended(&outcome, "out_of_memory", "lost");
+    assert_ended(&outcome, "out_of_memory", "restored");
     scene.assert_unharmed(&attacker);
     assert_eq!(attacker.download("kept").ok().body, b"x");
 }
@@ -29,7 +29,7 @@ fn files_and_heap_share_one_limit() {
          b = bytearray(120 << 20)",
     );
     assert_eq!(outcome["stdout"], "written\n", "{}", shown(&outcome));
-    assert_ended(&outcome, "out_of_memory", "lost");
+    assert_ended(&outcome, "out_of_memory", "restored");
     scene.assert_unharmed(&attacker);
     // Once the files are gone there is room for the same.
     attacker.command("rm /tmp/t /dev/shm/s f");

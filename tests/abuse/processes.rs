@@ -95,7 +95,7 @@ fn a_process_that_stops_itself_is_killed_when_its_time_is_over() {
         1.0,
         "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
     );
-    assert_ended(&outcome, "timeout", "lost");
+    assert_ended(&outcome, "timeout", "restored");
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     scene.assert_unharmed(&attacker);
 }
@@ -123,7 +123,7 @@ fn a_program_in_place_of_the_kernel_is_told() {
     ] {
         let begun = Instant::now();
         let outcome = attacker.execute(&format!("import os\nos.execl(*{program})"));
-        assert_ended(&outcome, "kernel_died", "lost");
+        assert_ended(&outcome, "kernel_died", "restored");
         assert!(begun.elapsed() < SOON, "{program}: {:?}", begun.elapsed());
     }
     scene.assert_unharmed(&attacker);
@@ -184,7 +184,7 @@ fn exits_of_every_kind_are_told() {
         ("import ctypes; ctypes.CDLL(None).exit(7)", Some(7), None),
     ] {
         let outcome = attacker.execute(code);
-        assert_ended(&outcome, "kernel_died", "lost");
+        assert_ended(&outcome, "kernel_died", "restored");
         assert_eq!(
             outcome.get("exit_code"),
             exit_code.map(|c: i32| json!(c)).as_ref(),

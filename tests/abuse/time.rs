@@ -23,8 +23,7 @@ fn ends_in_time(code: &str, state: &str) {
         "{:?}",
         begun.elapsed()
     );
-    let kept = if state == "kept" { "True\n" } else { "False\n" };
-    assert_eq!(attacker.stdout("print('kept' in globals())"), kept);
+    assert_eq!(attacker.stdout("print(kept)"), "1\n");
     scene.assert_unharmed(&attacker);
 }
 
@@ -60,7 +59,7 @@ fn a_shell_command_of_ipython() {
 fn an_ignored_interrupt() {
     ends_in_time(
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
-        "lost",
+        "restored",
     );
 }
 
@@ -68,7 +67,7 @@ fn an_ignored_interrupt() {
 fn a_masked_interrupt() {
     ends_in_time(
         "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass",
-        "lost",
+        "restored",
     );
 }
 
@@ -76,20 +75,20 @@ fn a_masked_interrupt() {
 fn an_interrupt_that_is_caught() {
     ends_in_time(
         "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
-        "lost",
+        "restored",
     );
 }
 
 #[test]
 fn a_loop_in_c() {
-    ends_in_time("import itertools\nsum(itertools.repeat(1))", "lost");
+    ends_in_time("import itertools\nsum(itertools.repeat(1))", "restored");
 }
 
 #[test]
 fn a_finally_that_hangs() {
     ends_in_time(
         "try:\n    while True: pass\nfinally:\n    import itertools; sum(itertools.repeat(1))",
-        "lost",
+        "restored",
     );
 }
 

@@ -202,7 +202,7 @@ async def check_endings(session):
     result = await session.run("import os; os._exit(3)")
     outcome = result.structured_content
     assert result.is_error and outcome["outcome"] == "kernel_died", text(result)
-    assert outcome["exit_code"] == 3 and outcome["state"] == "lost"
+    assert outcome["exit_code"] == 3 and outcome["state"] == "restored"
     result = await session.run("import ctypes; ctypes.string_at(0)")
     assert result.structured_content["outcome"] == "kernel_died", text(result)
     assert result.structured_content["signal"] == 11
