@@ -81,7 +81,7 @@ pub fn main(common: &Common, command: &BenchCommand) -> Result<ExitCode, String>
         println!("{:#}", json!({ "rows": rows, "extra": extra }));
     } else {
         println!(
-            "{:<36} {:>8} {:>8} {:>8} {:>8} {:>7} {:>8}",
+            "{:<40} {:>8} {:>8} {:>8} {:>8} {:>7} {:>8}",
             "ms", "p50", "p95", "p99", "max", "samples", "failures"
         );
         for row in &rows {
@@ -159,11 +159,7 @@ async fn tti_row(
     gap: Duration,
 ) -> Result<Row, String> {
     let mut client = Client::connect(url).await?;
-    let mut row = Row {
-        name,
-        samples: Vec::new(),
-        failures: 0,
-    };
+    let mut row = Row::new(name);
     for n in 0..=args.bench.samples {
         tokio::time::sleep(gap).await;
         let started = Instant::now();
@@ -183,11 +179,7 @@ async fn tti_row(
         let took = started.elapsed();
         let right = ran
             .is_ok_and(|b| serde_json::from_slice::<Value>(&b).is_ok_and(|v| v["stdout"] == "2\n"));
-        match (n, right) {
-            (0, _) => {}
-            (_, true) => row.samples.push(took),
-            (_, false) => row.failures += 1,
-        }
+        row.add(n, right.then_some(took));
         client
             .json("POST", &format!("/sandbox/{id}/close"), &json!({}))
             .await?;
@@ -213,47 +205,54 @@ async fn execute(common: &Common, args: &ExecuteArgs) -> Result<Vec<Row>, String
         .unwrap_or_default()
         .to_owned();
     let path = format!("/sandbox/{id}/execute");
-    let mut health = Row {
-        name: "GET /health",
-        samples: Vec::new(),
-        failures: 0,
-    };
-    let mut row = Row {
-        name: "execute 1+1",
-        samples: Vec::new(),
-        failures: 0,
-    };
-    for n in 0..=args.bench.samples {
+    let samples = args.bench.samples;
+    let mut health = Row::new("GET /health");
+    let never = json!({ "code": "1+1", "restore": "never" }).to_string();
+    let mut plain = Row::new("execute 1+1, restore never");
+    for n in 0..=samples {
         let started = Instant::now();
         client.bytes("GET", "/health", "text/plain", "").await?;
         let answered = started.elapsed();
-        let started = Instant::now();
-        let outcome = client.bytes("POST", &path, "text/plain", "1+1").await?;
-        let took = started.elapsed();
-        let right =
-            serde_json::from_slice::<Value>(&outcome).is_ok_and(|v| v["results"][0]["data"] == "2");
-        match (n, right) {
-            (0, _) => {}
-            (_, true) => {
-                row.samples.push(took);
-                health.samples.push(answered);
-            }
-            (_, false) => row.failures += 1,
+        plain.add(n, timed_execution(&mut client, &path, &never).await?);
+        if n > 0 {
+            health.samples.push(answered);
         }
+    }
+    let frame = json!({ "code": FRAME_OF_50_MIB });
+    client.json("POST", &path, &frame).await?;
+    let auto = json!({ "code": "1+1", "restore": "auto" }).to_string();
+    let mut restorable = Row::new("the same, restore auto, 50 MiB DataFrame");
+    for n in 0..=samples {
+        restorable.add(n, timed_execution(&mut client, &path, &auto).await?);
     }
     client
         .json("POST", &format!("/sandbox/{id}/close"), &json!({}))
         .await?;
-    Ok(vec![floor(args.bench.samples), health, row])
+    Ok(vec![floor(samples), health, plain, restorable])
+}
+
+/// What the kernel holds for one of the rows.
+const FRAME_OF_50_MIB: &str =
+    "import numpy, pandas\nframe = pandas.DataFrame(numpy.random.rand(655_360, 10))";
+
+/// How long `1+1` takes, `None` where the answer is wrong.
+async fn timed_execution(
+    client: &mut Client,
+    path: &str,
+    body: &str,
+) -> Result<Option<Duration>, String> {
+    let body = body.to_owned();
+    let started = Instant::now();
+    let outcome = client.bytes("POST", path, "application/json", body).await?;
+    let took = started.elapsed();
+    let right =
+        serde_json::from_slice::<Value>(&outcome).is_ok_and(|v| v["results"][0]["data"] == "2");
+    Ok(right.then_some(took))
 }
 
 /// The bare floor of this moment: fork a small process and wait for it.
 fn floor(samples: usize) -> Row {
-    let mut row = Row {
-        name: "floor: fork and wait",
-        samples: Vec::new(),
-        failures: 0,
-    };
+    let mut row = Row::new("floor: fork and wait");
     for _ in 0..samples {
         let started = Instant::now();
         match sys::fork_into(0, None) {
@@ -375,6 +374,23 @@ impl Drop for Service {
 }
 
 impl Row {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            samples: Vec::new(),
+            failures: 0,
+        }
+    }
+
+    /// Sample `n`; the first (0) warms up. `None` is a wrong answer.
+    fn add(&mut self, n: usize, took: Option<Duration>) {
+        match (n, took) {
+            (0, _) => {}
+            (_, Some(took)) => self.samples.push(took),
+            (_, None) => self.failures += 1,
+        }
+    }
+
     /// Milliseconds of a quantile of all samples.
     fn quantile_ms(&self, q: f64) -> f64 {
         let mut sorted = self.samples.clone();
@@ -403,7 +419,7 @@ impl std::fmt::Display for Row {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{:<36} {:>8.2} {:>8.2} {:>8.2} {:>8.2} {:>7} {:>8}",
+            "{:<40} {:>8.2} {:>8.2} {:>8.2} {:>8.2} {:>7} {:>8}",
             self.name,
             self.quantile_ms(0.5),
             self.quantile_ms(0.95),
