@@ -58,6 +58,8 @@ class Kernel:
                 self.execute(message)
             elif message["type"] == "env":
                 self.set_environment(message["env"])
+            elif message["type"] == "enter":
+                self.enter(message["cwd"])
             elif message["type"] == "rehearse":
                 warm.touch(self)
 
@@ -67,6 +69,16 @@ class Kernel:
                 os.environ[name] = value
             except ValueError as error:
                 print(f"environment variable {name!r} not set: {error}", file=sys.stderr)
+
+    def enter(self, directory):
+        answer = {"type": "ready"}
+        try:
+            os.chdir(directory)
+            self.shell.user_ns["_dh"][:] = [os.getcwd()]
+        except OSError as error:
+            answer = {"type": "failed", "step": "enter", "error": os.strerror(error.errno)}
+        with self.channel.lock:
+            self.channel.write(encode(answer))
 
     def execute(self, request):
         execution = Execution(self.channel, self.interrupts, request)

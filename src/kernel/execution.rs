@@ -18,7 +18,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::frame;
-use super::handle::{Kernel, LEAF};
+use super::handle::Kernel;
 use super::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, ToKernel};
 use crate::isolation::cgroup::SandboxCgroup;
@@ -198,7 +198,7 @@ pub async fn run(
 
 /// Kills the kernel and whatever it started, and waits until its process is gone.
 pub async fn end_kernel(kernel: &Kernel, cgroup: &SandboxCgroup) {
-    if let Err(e) = cgroup.kill_leaf(LEAF) {
+    if let Err(e) = cgroup.kill_leaf(kernel.leaf()) {
         tracing::debug!("the kernel's cgroup is gone: {e}");
         kernel.process.kill();
     }
@@ -228,7 +228,9 @@ impl Run<'_> {
         };
         let mut phase = Phase::Running;
         // A kernel that was stopped does not read: the request must not hold us beyond the time.
+        // A kernel that takes the request at once is asked before an interrupt kills it.
         let sent = tokio::select! {
+            biased;
             sent = kernel.frames.send(&message) => sent.is_ok(),
             () = kernel.process.exited() => return End::Died,
             () = sleep_until(deadline) => return End::Killed(Reason::Timeout),
