@@ -15,8 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
+use super::ended::{DIED, no_kernel, tell_end, usage};
 use super::error::{Error, ErrorKind};
 use super::sandbox::{Sandbox, new_id};
 use super::setup::{self, DEATH_TIMEOUT};
@@ -32,8 +33,6 @@ use crate::kernel::handle::{Forked, Kernel};
 
 /// Events on their way to a client.
 const EVENT_QUEUE: usize = 64;
-/// Longest that a client may take to read the last event.
-const END_TIME: Duration = Duration::from_secs(30);
 /// Leaf of a sandbox's cgroup that holds the kernel of [`DEFAULT_CONTEXT`].
 pub(super) const DEFAULT_LEAF: &str = "kernel";
 
@@ -516,12 +515,6 @@ impl Context {
     }
 }
 
-/// Of a kernel that is gone and left no word.
-const DIED: Ending = Ending::KernelDied {
-    code: None,
-    signal: None,
-};
-
 async fn set_env(
     kernel: &mut Kernel,
     env: &BTreeMap<String, String>,
@@ -531,50 +524,6 @@ async fn set_env(
     }
     let set = kernel.set_env(env).await;
     set.map_err(isolation::Error::step("set a kernel's variables"))
-}
-
-async fn tell_end(events: &mpsc::Sender<Event>, ended: Ended) {
-    let _ = timeout(END_TIME, events.send(Event::Ended(Box::new(ended)))).await;
-}
-
-fn no_kernel(ending: Ending) -> Ended {
-    Ended {
-        ending,
-        state: KernelState::Lost,
-        execution_count: 0,
-        files: Vec::new(),
-        files_truncated: false,
-        results_dropped: false,
-        usage: Usage::default(),
-        stdout_dropped_bytes: 0,
-        stderr_dropped_bytes: 0,
-    }
-}
-
-fn usage(sandbox: &Sandbox, wall: Duration, before: &Counters, ended: &Ended) -> Usage {
-    let after = sandbox.cgroup.counters();
-    let mut limits_hit = Vec::new();
-    if after.oom_kills > before.oom_kills {
-        limits_hit.push("memory");
-    }
-    if after.fork_failures > before.fork_failures {
-        limits_hit.push("processes");
-    }
-    if ended.stdout_dropped_bytes > 0 || ended.stderr_dropped_bytes > 0 || ended.results_dropped {
-        limits_hit.push("output");
-    }
-    if ended.ending == Ending::Timeout {
-        limits_hit.push("time");
-    }
-    Usage {
-        wall,
-        cpu_user: after.cpu_user.saturating_sub(before.cpu_user),
-        cpu_system: after.cpu_system.saturating_sub(before.cpu_system),
-        peak_memory_bytes: after.peak_memory_bytes,
-        // Init is ours.
-        processes: after.processes.saturating_sub(1),
-        limits_hit,
-    }
 }
 
 /// A directory that a context cannot have.

@@ -5,6 +5,7 @@
 
 mod command;
 mod context;
+mod ended;
 mod error;
 mod files;
 pub mod host;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::fixture::Service;
-use crate::fixture::host::wait_until;
+use crate::fixture::host::{sandbox_leaves, wait_until};
 use crate::fixture::http::{Answer, Incoming, Request};
 use crate::fixture::sandbox::{Sandbox, shown};
 
@@ -300,7 +300,7 @@ fn a_deleted_context_ends_what_it_runs_and_nothing_else() {
             "{:?}",
             begun.elapsed()
         );
-        assert!(sandbox.processes("kernel-1").is_empty());
+        assert_eq!(sandbox_leaves(&sandbox.id), ["init", "kernel"]);
         waiting.join().expect("no panic")
     });
     let ended = end(running);
@@ -460,6 +460,38 @@ fn an_interrupt_of_an_idle_context_has_no_later_effect() {
 }
 
 #[test]
+fn a_sandbox_closes_while_its_contexts_come_and_go() {
+    let service = Service::start();
+    for _ in 0..4 {
+        let sandbox = service.create();
+        let context = create(&sandbox, &json!({}));
+        let request = json!({ "code": "while True: pass", "context_id": context });
+        let begun = Instant::now();
+        let answers = thread::scope(|scope| {
+            let asked = [
+                scope.spawn(|| send(&sandbox, "POST", "contexts")),
+                scope.spawn(|| restart(&sandbox, "default")),
+                scope.spawn(|| service.post_json(&sandbox.path("execute"), &request)),
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(5));
+                    delete(&sandbox, &context)
+                }),
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(10));
+                    sandbox.close().ok()
+                }),
+            ];
+            asked.map(|answer| answer.join().expect("no panic"))
+        });
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        for answer in answers {
+            let expected = [200, 404, 409, 503].contains(&answer.status);
+            assert!(expected, "{} {}", answer.status, answer.text());
+        }
+    }
+}
+
+#[test]
 fn a_crash_in_one_context_leaves_the_others_alone() {
     let service = Service::start();
     let sandbox = service.create();
@@ -494,6 +526,21 @@ fn a_sandbox_has_so_many_contexts_and_no_more() {
     create(&sandbox, &json!({}));
     delete(&sandbox, "default").refused(409, "default_context");
     assert_eq!(list(&sandbox).len(), 3);
+    assert_eq!(
+        sandbox_leaves(&sandbox.id).len(),
+        4,
+        "init and three kernels"
+    );
+    // Of many at once no more are made either.
+    let crowded = service.create();
+    let made = thread::scope(|scope| {
+        let makers: Vec<_> = (0..12)
+            .map(|_| scope.spawn(|| send(&crowded, "POST", "contexts").status))
+            .collect();
+        let statuses = makers.into_iter().map(|m| m.join().expect("no panic"));
+        statuses.filter(|&status| status == 200).count()
+    });
+    assert_eq!(made, 2);
     sandbox.assert_usable();
 }
 
