@@ -496,8 +496,9 @@ impl Context {
         // Again and again: a kernel that was being launched may have joined after the last kill.
         while !sandbox.is_closing() {
             self.cut_off(sandbox);
-            let _ = sandbox.cgroup.kill_leaf(&self.leaf);
-            if sandbox.cgroup.remove_leaf(&self.leaf) {
+            // A leaf that nothing can be killed in is not there.
+            let killed = sandbox.cgroup.kill_leaf(&self.leaf);
+            if sandbox.cgroup.remove_leaf(&self.leaf) || killed.is_err() {
                 break;
             }
             if Instant::now() >= deadline {
