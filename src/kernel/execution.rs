@@ -107,6 +107,7 @@ struct Run<'a> {
     id: u64,
     request: &'a Request<'a>,
     events: &'a mpsc::Sender<Event>,
+    interrupt: &'a Notify,
     stdout: Output,
     stderr: Output,
     frame_bytes_left: usize,
@@ -133,6 +134,7 @@ pub async fn run(
         id,
         request,
         events,
+        interrupt,
         stdout: Output::new(request.output_bytes),
         stderr: Output::new(request.output_bytes),
         frame_bytes_left: request.result_bytes * 3 / 2 + 4 * request.traceback_bytes,
@@ -250,6 +252,8 @@ impl Run<'_> {
                 Phase::Running => (deadline, deadline),
                 Phase::Interrupting { next, kill_at, .. } => (next.min(kill_at), kill_at),
             };
+            // A reader that takes nothing must not keep the code from hearing of its interrupt.
+            let tell_until = if running { deadline } else { tick };
             out.clear();
             err.clear();
             tokio::select! {
@@ -273,12 +277,12 @@ impl Run<'_> {
                 }
                 Ok(_) = kernel.stdout.read_buf(&mut out), if begun => {
                     let text = self.stdout.push(&out);
-                    self.tell_text(Event::Stdout, text, kill_at).await;
+                    self.tell_text(Event::Stdout, text, tell_until).await;
                     if out.is_empty() { tokio::task::yield_now().await }
                 }
                 Ok(_) = kernel.stderr.read_buf(&mut err), if begun => {
                     let text = self.stderr.push(&err);
-                    self.tell_text(Event::Stderr, text, kill_at).await;
+                    self.tell_text(Event::Stderr, text, tell_until).await;
                     if err.is_empty() { tokio::task::yield_now().await }
                 }
                 body = kernel.frames.next() => {
@@ -297,7 +301,7 @@ impl Run<'_> {
                         };
                         return End::Done { reason, files, files_truncated };
                     }
-                    self.take(frame, kernel, kill_at).await;
+                    self.take(frame, kernel, tell_until).await;
                 }
             }
         }
@@ -418,9 +422,14 @@ impl Run<'_> {
         }
     }
 
-    /// A reader that is slow slows the code down, but never past its time.
+    /// A reader that is slow slows the code down, but never past its time or an interrupt.
     async fn tell(&self, event: Event, until: Instant) {
-        let _ = tokio::time::timeout_at(until, self.events.send(event)).await;
+        tokio::select! {
+            biased;
+            _ = tokio::time::timeout_at(until, self.events.send(event)) => {}
+            // Kept for the loop, which acts on it.
+            () = self.interrupt.notified() => self.interrupt.notify_one(),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
-use super::ended::{DIED, no_kernel, tell_end, usage};
+use super::ended::{DIED, END_TIME, no_kernel, tell_end, usage};
 use super::error::{Error, ErrorKind};
 use super::sandbox::{Sandbox, new_id};
 use super::setup::{self, DEATH_TIMEOUT};
@@ -33,6 +33,8 @@ use crate::kernel::handle::{Forked, Kernel};
 
 /// Events on their way to a client.
 const EVENT_QUEUE: usize = 64;
+/// Longest that an execution whose kernel was killed may take to say so to its client.
+const CUT_OFF_TIME: Duration = Duration::from_secs(1);
 /// Leaf of a sandbox's cgroup that holds the kernel of [`DEFAULT_CONTEXT`].
 pub(super) const DEFAULT_LEAF: &str = "kernel";
 
@@ -75,11 +77,18 @@ struct Running {
     interrupt: Notify,
     /// Its kernel was killed for a restart or a deletion.
     cut_off: AtomicBool,
+    killed: Notify,
 }
 
 impl Running {
     fn is_cut_off(&self) -> bool {
         self.cut_off.load(Ordering::Acquire)
+    }
+
+    /// Resolves when it was cut off and did not end of that: its client reads nothing.
+    async fn is_stuck(&self) {
+        self.killed.notified().await;
+        sleep(CUT_OFF_TIME).await;
     }
 }
 
@@ -303,7 +312,7 @@ impl Context {
             () = events.closed() => return,
             () = sandbox.wait_closed() => return,
             () = self.wait_deleted() => {
-                return tell_end(&events, no_kernel(Ending::Interrupted)).await;
+                return tell_end(&events, no_kernel(Ending::Interrupted), END_TIME).await;
             }
         };
         if sandbox.is_closing() {
@@ -321,7 +330,12 @@ impl Context {
         // The next request finds the sandbox idle.
         drop(in_use);
         let lost = ended.state == KernelState::Lost;
-        tell_end(&events, Ended { usage, ..ended }).await;
+        let longest = if running.is_cut_off() {
+            CUT_OFF_TIME
+        } else {
+            END_TIME
+        };
+        tell_end(&events, Ended { usage, ..ended }, longest).await;
         if lost
             && !sandbox.is_closing()
             && !self.is_deleted()
@@ -394,7 +408,11 @@ impl Context {
             return no_kernel(DIED);
         };
         let (cgroup, interrupt) = (&sandbox.cgroup, &running.interrupt);
-        let finish = execution::run(kernel, cgroup, &request, events, interrupt, oom_kills).await;
+        let run = execution::run(kernel, cgroup, &request, events, interrupt, oom_kills);
+        let finish = tokio::select! {
+            finish = run => finish,
+            () = running.is_stuck() => return no_kernel(Ending::Interrupted),
+        };
         if finish.execution_count > 0 {
             self.execution_count
                 .store(finish.execution_count, Ordering::Relaxed);
@@ -452,6 +470,7 @@ impl Context {
         turn.stale = true;
         if let Some(running) = &turn.running {
             running.cut_off.store(true, Ordering::Release);
+            running.killed.notify_one();
             // With the lock held: it is this execution that dies and not the next.
             if let Err(e) = sandbox.cgroup.kill_leaf(&self.leaf) {
                 tracing::debug!("the kernel's cgroup is gone: {e}");

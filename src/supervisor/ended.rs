@@ -10,7 +10,7 @@ use super::types::{Ended, Ending, Event, KernelState, Usage};
 use crate::isolation::cgroup::Counters;
 
 /// Longest that a client may take to read the last event.
-const END_TIME: Duration = Duration::from_secs(30);
+pub(super) const END_TIME: Duration = Duration::from_secs(30);
 /// Of a kernel that is gone and left no word.
 pub(super) const DIED: Ending = Ending::KernelDied {
     code: None,
@@ -18,8 +18,8 @@ pub(super) const DIED: Ending = Ending::KernelDied {
 };
 
 /// Tells the last event to a client that may be slow to read.
-pub(super) async fn tell_end(events: &mpsc::Sender<Event>, ended: Ended) {
-    let _ = timeout(END_TIME, events.send(Event::Ended(Box::new(ended)))).await;
+pub(super) async fn tell_end(events: &mpsc::Sender<Event>, ended: Ended, longest: Duration) {
+    let _ = timeout(longest, events.send(Event::Ended(Box::new(ended)))).await;
 }
 
 /// Of an execution that never reached a kernel.

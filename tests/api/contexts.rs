@@ -119,7 +119,8 @@ fn every_sandbox_has_one_and_tells_of_the_others() {
         (&json!("idle"), &json!(0))
     );
     assert!(made["name"].as_str().is_some_and(|name| !name.is_empty()));
-    assert!(made["created_at"].as_str() > created_at.as_str());
+    // To a millisecond, in which both may happen.
+    assert!(made["created_at"].as_str() >= created_at.as_str());
     assert_eq!(list(&sandbox)[1], made);
     let named = create(&sandbox, &json!({ "name": "plots" }));
     stdout(&sandbox, &named, "print(1)");
@@ -403,6 +404,35 @@ fn an_interrupt_keeps_variables_and_names_what_it_hit() {
     );
     assert_eq!(end(one)["state"], "kept");
     assert_eq!(sandbox.stdout("print(x)"), "7\n");
+}
+
+#[test]
+fn a_client_that_reads_nothing_hinders_neither_interrupt_nor_restart() {
+    let service = Service::with_config("limits.result_bytes = 100_000_000");
+    let sandbox = service.create();
+    let context = create(&sandbox, &json!({}));
+    let code = "x = 7\nprint('begun', flush=True)\n\
+                while True: display({'text/plain': 'x' * 100_000}, raw=True)";
+    for ends in ["interrupt", "restart"] {
+        let running = begin(&sandbox, &context, code);
+        // Until the pipes, the queue of events and the connection are full.
+        thread::sleep(Duration::from_secs(1));
+        let begun = Instant::now();
+        if ends == "interrupt" {
+            assert_eq!(interrupt(&sandbox, &json!({})), json!([context]));
+            wait_until("the code has ended", SOON, || {
+                list(&sandbox)[1]["state"] == "idle"
+            });
+        } else {
+            restart(&sandbox, &context).ok();
+        }
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        assert_eq!(list(&sandbox)[1]["state"], "idle");
+        drop(running);
+        let expected = if ends == "interrupt" { "7" } else { "None" };
+        let printed = stdout(&sandbox, &context, "print(globals().get('x'))");
+        assert_eq!(printed, format!("{expected}\n"));
+    }
 }
 
 #[test]
