@@ -95,8 +95,10 @@ pub struct Limits {
     pub code_bytes: usize,
     /// File changes reported for an execution, and entries of a listing.
     pub files: usize,
-    /// Executions that wait for the one that runs.
+    /// Executions that wait for the one that runs, in each context.
     pub queue: usize,
+    /// Contexts of a sandbox, `default` included.
+    pub contexts: usize,
 }
 
 /// Limits of the service.
@@ -160,6 +162,9 @@ impl Config {
                 "limits.cpus must be above 0 and at most limits.max_cpus ({})",
                 limits.max_cpus
             ));
+        }
+        if limits.contexts == 0 {
+            return Err("limits.contexts must be 1 or more: every sandbox has one".into());
         }
         if self.service.pool > self.service.max_sandboxes {
             return Err("service.pool must be at most service.max_sandboxes".into());
@@ -227,6 +232,7 @@ impl Default for Limits {
             code_bytes: 16 * 1024 * 1024,
             files: 10_000,
             queue: 16,
+            contexts: 16,
         }
     }
 }

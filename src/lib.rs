@@ -9,7 +9,7 @@
 //!    ├─ zygote Python with everything imported, in the mirror, read-only, no network. Forks kernels.
 //!    └─ sandbox (user, pid, mnt, net, uts, ipc, cgroup namespaces; a host uid of its own)
 //!       ├─ init      PID 1 inside, forked from the nursery. Reaps, starts commands and file work.
-//!       ├─ kernel    forked from the zygote into the sandbox: IPython, the user's code
+//!       ├─ kernels   forked from the zygote into the sandbox, one a context: IPython, the user's code
 //!       ├─ commands  children of init with the user's identity
 //!       └─ file work children of init with the user's identity; files are passed up as descriptors
 //! ```

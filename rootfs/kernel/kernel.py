@@ -61,7 +61,8 @@ class Kernel:
                 self.execute_restorably(message)
             elif message["type"] == "env":
                 self.set_environment(message["env"])
-                self.checkpoints.drop()
+            elif message["type"] == "enter":
+                self.enter(message["cwd"])
             elif message["type"] == "rehearse":
                 warm.touch(self)
 
@@ -105,6 +106,16 @@ class Kernel:
                 os.environ[name] = value
             except ValueError as error:
                 print(f"environment variable {name!r} not set: {error}", file=sys.stderr)
+
+    def enter(self, directory):
+        answer = {"type": "ready"}
+        try:
+            os.chdir(directory)
+            self.shell.user_ns["_dh"][:] = [os.getcwd()]
+        except OSError as error:
+            answer = {"type": "failed", "step": "enter", "error": os.strerror(error.errno)}
+        with self.channel.lock:
+            self.channel.write(encode(answer))
 
     def execute(self, request):
         execution = Execution(self.channel, self.interrupts, request)

@@ -20,7 +20,7 @@ use super::outcome::{Outcome, gather};
 use super::wire::{
     CommandAnswer, CommandRequest, CreateRequest, Created, ExecuteRequest, File, Listed,
 };
-use super::{App, download, lines, upload, whole};
+use super::{App, contexts, download, lines, upload, whole};
 use crate::supervisor::{CommandSpec, CreateSpec, ExecuteSpec};
 
 /// Routes and what answers where there is none.
@@ -35,6 +35,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/sandbox/{id}/files", get(files))
         .route("/sandbox/{id}/download/{*path}", get(download::download))
         .route("/sandbox/{id}/close", post(close))
+        .merge(contexts::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
 }
@@ -178,7 +179,11 @@ async fn files(
     Ok(Json(entries.map(|entry| File::new(&id, entry)).collect()))
 }
 
-fn json_of<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Refusal> {
+/// Decodes a body that may come without a `Content-Type`, but not with another than JSON's.
+pub(super) fn json_of<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    bytes: &[u8],
+) -> Result<T, Refusal> {
     match body::media(headers) {
         Media::Json | Media::Unstated => body::decode(bytes),
         Media::Other => Err(body::json_required()),

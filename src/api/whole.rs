@@ -6,7 +6,9 @@
 
 use tokio::sync::oneshot;
 
-use crate::supervisor::{CreateSpec, Error, ErrorKind, SandboxInfo, Supervisor};
+use crate::supervisor::{
+    ContextInfo, ContextSpec, CreateSpec, Error, ErrorKind, SandboxInfo, Supervisor,
+};
 
 /// Creates a sandbox, and closes it again when nobody is left to be told its id.
 pub(crate) async fn create(
@@ -29,6 +31,46 @@ pub(crate) async fn close(supervisor: &Supervisor, id: &str) -> Result<(), Error
     let (supervisor, id) = (supervisor.clone(), id.to_owned());
     let closing = tokio::spawn(async move { supervisor.close(&id).await });
     closing.await.unwrap_or_else(|_| Err(ended()))
+}
+
+/// Makes a context, and deletes it again when nobody is left to be told its id.
+pub(crate) async fn create_context(
+    supervisor: &Supervisor,
+    id: &str,
+    spec: ContextSpec,
+) -> Result<ContextInfo, Error> {
+    let (supervisor, id) = (supervisor.clone(), id.to_owned());
+    let (tell, told) = oneshot::channel();
+    tokio::spawn(async move {
+        let created = supervisor.create_context(&id, spec).await;
+        if let Err(Ok(unclaimed)) = tell.send(created) {
+            let _ = supervisor.delete_context(&id, &unclaimed.id).await;
+        }
+    });
+    told.await.unwrap_or_else(|_| Err(ended()))
+}
+
+/// Deletes a context to the end.
+pub(crate) async fn delete_context(
+    supervisor: &Supervisor,
+    id: &str,
+    context_id: &str,
+) -> Result<(), Error> {
+    let (supervisor, id, context_id) = (supervisor.clone(), id.to_owned(), context_id.to_owned());
+    let deleting = tokio::spawn(async move { supervisor.delete_context(&id, &context_id).await });
+    deleting.await.unwrap_or_else(|_| Err(ended()))
+}
+
+/// Restarts a context to the end.
+pub(crate) async fn restart_context(
+    supervisor: &Supervisor,
+    id: &str,
+    context_id: &str,
+) -> Result<ContextInfo, Error> {
+    let (supervisor, id, context_id) = (supervisor.clone(), id.to_owned(), context_id.to_owned());
+    let restarting =
+        tokio::spawn(async move { supervisor.restart_context(&id, &context_id).await });
+    restarting.await.unwrap_or_else(|_| Err(ended()))
 }
 
 /// The task panicked, or the runtime goes down.

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::error::Refusal;
 use crate::supervisor::{
-    Change, CommandOutcome, CommandSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, Restore,
-    SandboxInfo, Usage,
+    Change, CommandOutcome, CommandSpec, ContextInfo, ContextSpec, CreateSpec, ExecuteSpec,
+    FileChange, FileEntry, Restore, SandboxInfo, Usage,
 };
 
 /// Body of `POST /sandbox/create`.
@@ -94,19 +94,70 @@ impl TryFrom<ExecuteRequest> for ExecuteSpec {
     type Error = Refusal;
 
     fn try_from(request: ExecuteRequest) -> Result<Self, Refusal> {
-        if request.context_id.is_some_and(|id| id != "default") {
-            return Err(Refusal::new(
-                axum::http::StatusCode::NOT_FOUND,
-                "context_not_found",
-                "a sandbox has only the context \"default\"",
-            ));
-        }
         Ok(Self {
             code: request.code,
+            context_id: request.context_id,
             timeout: seconds(request.timeout_seconds)?,
             env: request.env.unwrap_or_default(),
             restore: request.restore.unwrap_or_default(),
         })
+    }
+}
+
+/// Body of `POST /sandbox/{id}/contexts`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ContextRequest {
+    name: Option<String>,
+    cwd: Option<String>,
+    env: Option<BTreeMap<String, String>>,
+}
+
+impl From<ContextRequest> for ContextSpec {
+    fn from(request: ContextRequest) -> Self {
+        Self {
+            name: request.name,
+            cwd: request.cwd,
+            env: request.env.unwrap_or_default(),
+        }
+    }
+}
+
+/// Body of `POST /sandbox/{id}/interrupt`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct InterruptRequest {
+    pub(crate) context_id: Option<String>,
+}
+
+/// A context of a sandbox.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct ContextAnswer {
+    /// Names the context in other calls; `default` is the one that every sandbox has.
+    pub(crate) context_id: String,
+    /// Free text for people.
+    pub(crate) name: String,
+    /// Directory in which its Python starts.
+    cwd: String,
+    /// RFC 3339, UTC.
+    created_at: String,
+    /// `idle`, `busy` or `closing`.
+    pub(crate) state: &'static str,
+    /// Counts its executions; 0 when its variables are fresh.
+    execution_count: u64,
+}
+
+impl From<ContextInfo> for ContextAnswer {
+    fn from(info: ContextInfo) -> Self {
+        Self {
+            context_id: info.id,
+            name: info.name,
+            cwd: info.cwd,
+            created_at: rfc3339(info.created_at),
+            state: info.state.as_str(),
+            execution_count: info.execution_count,
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! `sandcell run`: one script on the terminal, through the running service or by itself.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -155,8 +154,8 @@ async fn run_in(supervisor: &Supervisor, job: Job) -> Result<u8, String> {
     let script = ExecuteSpec {
         code: job.code,
         timeout: job.timeout,
-        env: BTreeMap::new(),
         restore: Restore::Never,
+        ..ExecuteSpec::default()
     };
     let mut execution = supervisor
         .execute(&sandbox.id, script)

@@ -114,6 +114,7 @@ struct Run<'a> {
     id: u64,
     request: &'a Request<'a>,
     events: &'a mpsc::Sender<Event>,
+    interrupt: &'a Notify,
     stdout: Output,
     stderr: Output,
     frame_bytes_left: usize,
@@ -141,6 +142,7 @@ pub async fn run(
         id,
         request,
         events,
+        interrupt,
         stdout: Output::new(request.output_bytes),
         stderr: Output::new(request.output_bytes),
         frame_bytes_left: request.result_bytes * 3 / 2 + 4 * request.traceback_bytes,
@@ -249,7 +251,9 @@ impl Run<'_> {
         };
         let mut phase = Phase::Running;
         // A kernel that was stopped does not read: the request must not hold us beyond the time.
+        // A kernel that takes the request at once is asked before an interrupt kills it.
         let sent = tokio::select! {
+            biased;
             sent = kernel.frames.send(&message) => sent.is_ok(),
             () = kernel.process.exited() => return End::Died,
             () = sleep_until(deadline) => return End::Killed(Reason::Timeout),
@@ -269,6 +273,8 @@ impl Run<'_> {
                 Phase::Running => (deadline, deadline),
                 Phase::Interrupting { next, kill_at, .. } => (next.min(kill_at), kill_at),
             };
+            // A reader that takes nothing must not keep the code from hearing of its interrupt.
+            let tell_until = if running { deadline } else { tick };
             out.clear();
             err.clear();
             tokio::select! {
@@ -292,12 +298,12 @@ impl Run<'_> {
                 }
                 Ok(_) = kernel.stdout.read_buf(&mut out), if begun => {
                     let text = self.stdout.push(&out);
-                    self.tell_text(Event::Stdout, text, kill_at).await;
+                    self.tell_text(Event::Stdout, text, tell_until).await;
                     if out.is_empty() { tokio::task::yield_now().await }
                 }
                 Ok(_) = kernel.stderr.read_buf(&mut err), if begun => {
                     let text = self.stderr.push(&err);
-                    self.tell_text(Event::Stderr, text, kill_at).await;
+                    self.tell_text(Event::Stderr, text, tell_until).await;
                     if err.is_empty() { tokio::task::yield_now().await }
                 }
                 body = kernel.frames.next() => {
@@ -321,7 +327,7 @@ impl Run<'_> {
                         kernel.fresh = false;
                         return End::Done { reason, files, files_truncated };
                     }
-                    self.take(frame, kernel, kill_at).await;
+                    self.take(frame, kernel, tell_until).await;
                 }
             }
         }
@@ -442,9 +448,14 @@ impl Run<'_> {
         }
     }
 
-    /// A reader that is slow slows the code down, but never past its time.
+    /// A reader that is slow slows the code down, but never past its time or an interrupt.
     async fn tell(&self, event: Event, until: Instant) {
-        let _ = tokio::time::timeout_at(until, self.events.send(event)).await;
+        tokio::select! {
+            biased;
+            _ = tokio::time::timeout_at(until, self.events.send(event)) => {}
+            // Kept for the loop, which acts on it.
+            () = self.interrupt.notified() => self.interrupt.notify_one(),
+        }
     }
 }
 

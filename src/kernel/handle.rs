@@ -22,8 +22,6 @@ use crate::isolation::host::{Init, Process};
 use crate::isolation::posture::{self, Required};
 use crate::isolation::{Context, Error};
 
-/// Leaf of a sandbox's cgroup that holds the kernel and all that it starts.
-pub const LEAF: &str = "kernel";
 /// Why there is no checkpoint, where nothing is known.
 const NO_CHECKPOINT: &str = "there was no checkpoint";
 /// Room for one read of a frame that has not all come.
@@ -38,6 +36,8 @@ const REAP_TIMEOUT: Duration = Duration::from_secs(2);
 /// A kernel that is ready or runs an execution.
 #[derive(Debug)]
 pub struct Kernel {
+    /// Leaf of the sandbox's cgroup that holds the kernel and all that it starts.
+    leaf: String,
     pub(super) process: Process,
     pub(super) frames: Frames,
     pub(super) stdout: PipeReader,
@@ -77,6 +77,7 @@ impl Place<'_> {
 /// A kernel that is forked but waits to join its sandbox. Dropped, it ends.
 #[derive(Debug)]
 pub struct Forked {
+    leaf: String,
     process: Process,
     socket: UnixSocket,
     stdout: OwnedFd,
@@ -85,20 +86,23 @@ pub struct Forked {
 }
 
 impl Forked {
-    /// Forks a kernel for the sandbox whose init is `init`, which may still be setting it up.
+    /// Forks a kernel for the sandbox whose init is `init`, which may still be setting it up. It will
+    /// live in `leaf` of the sandbox's cgroup.
     pub async fn start(
         zygote: &Zygote,
         init: BorrowedFd<'_>,
         cgroup: &SandboxCgroup,
+        leaf: &str,
         spec: &ForkSpec,
     ) -> Result<Self, Error> {
         let (socket, theirs) = UnixSocket::pair().context("make a socket pair")?;
         let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
         let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
-        let joins = cgroup.procs(LEAF)?;
+        let joins = cgroup.procs(leaf)?;
         let streams = [theirs.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()];
         let (process, exit) = zygote.fork(spec, init, streams, &joins).await?;
         Ok(Self {
+            leaf: leaf.to_owned(),
             process,
             socket,
             stdout,
@@ -114,6 +118,7 @@ impl Forked {
     pub async fn join(mut self, place: &Place<'_>) -> Result<Kernel, Error> {
         self.socket.write_all(b"g").context("let the kernel join")?;
         let mut kernel = Kernel {
+            leaf: self.leaf,
             process: self.process,
             frames: Frames::new(self.socket)?,
             stdout: reader(self.stdout)?,
@@ -134,16 +139,25 @@ impl Forked {
 }
 
 impl Kernel {
-    async fn await_ready(&mut self) -> Result<(), Error> {
-        let first = timeout(READY_TIMEOUT, self.frames.next())
+    /// Leaf of the sandbox's cgroup in which it and all that it starts are.
+    pub fn leaf(&self) -> &str {
+        &self.leaf
+    }
+
+    /// An answer to something else than an execution.
+    async fn answer(&mut self) -> Result<Option<FromKernel>, Error> {
+        let answer = timeout(READY_TIMEOUT, self.frames.next())
             .await
             .map_err(|_| Error::Refused("the kernel does not get ready".into()))?
             .context("hear from the kernel")?;
-        let first = match &first {
-            Some(body) => frame::parse(body, 0).context("read the kernel's first frame")?,
-            None => None,
-        };
-        match first {
+        match &answer {
+            Some(body) => frame::parse(body, 0).context("read the kernel's answer"),
+            None => Ok(None),
+        }
+    }
+
+    async fn await_ready(&mut self) -> Result<(), Error> {
+        match self.answer().await? {
             Some(FromKernel::Ready) => Ok(()),
             Some(FromKernel::Failed { step, error }) => Err(Error::Refused(format!(
                 "the kernel failed to {step}: {error}"
@@ -165,7 +179,7 @@ impl Kernel {
 
     /// Kills it and whatever it started, its checkpoint too, and waits until its process is gone.
     pub async fn end(&self, cgroup: &SandboxCgroup) {
-        if let Err(e) = cgroup.kill_leaf(LEAF) {
+        if let Err(e) = cgroup.kill_leaf(&self.leaf) {
             tracing::debug!("the kernel's cgroup is gone: {e}");
             self.process.kill();
         }
@@ -191,6 +205,23 @@ impl Kernel {
         self.process = process;
         self.exit = Some(exit);
         self.checkpoint = Err(NO_CHECKPOINT.into());
+    }
+
+    /// Has a kernel that has run nothing yet change its directory; see [`ToKernel::Enter`]. Gives why
+    /// it could not, in which case it stays where it is.
+    ///
+    /// # Errors
+    /// The kernel cannot be spoken with.
+    pub async fn enter(&mut self, cwd: &str) -> Result<Option<String>, Error> {
+        let sent = self.frames.send(&ToKernel::Enter { cwd }).await;
+        sent.context("tell the kernel its directory")?;
+        match self.answer().await? {
+            Some(FromKernel::Ready) => Ok(None),
+            Some(FromKernel::Failed { error, .. }) => Ok(Some(error)),
+            _ => Err(Error::Refused(
+                "the kernel did not enter its directory".into(),
+            )),
+        }
     }
 
     /// How it ended; waits a moment for the zygote to reap it.

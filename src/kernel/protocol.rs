@@ -126,6 +126,12 @@ pub enum ToKernel<'a> {
         /// Set in `os.environ`.
         env: &'a std::collections::BTreeMap<String, String>,
     },
+    /// Change the working directory, before any code has run. Answered by [`FromKernel::Ready`], or by
+    /// [`FromKernel::Failed`], after which the kernel goes on where it was.
+    Enter {
+        /// Absolute, or relative to the home directory.
+        cwd: &'a str,
+    },
     /// Run something that nobody sees and forget it: afterwards the pages that an execution writes
     /// are this kernel's own. Not answered.
     Rehearse,

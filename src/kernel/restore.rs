@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::frame;
-use super::handle::{Kernel, LEAF, Place};
+use super::handle::{Kernel, Place};
 use super::protocol::FromKernel;
 use super::zygote::Exit;
 use crate::isolation::cgroup::SandboxCgroup;
@@ -44,7 +44,7 @@ pub async fn restore(kernel: &mut Kernel, place: &Place<'_>) -> Result<Vec<Strin
 }
 
 async fn wake(kernel: &mut Kernel, place: &Place<'_>, inner: i32) -> Result<Vec<String>, Error> {
-    let pid = kill_all_but(place.cgroup, inner).await?;
+    let pid = kill_all_but(place.cgroup, kernel.leaf(), inner).await?;
     kernel.process.exited().await;
     kernel.frames.discard();
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("open the checkpoint")?;
@@ -83,13 +83,13 @@ async fn watch(init: &Init, pid: i32) -> Result<oneshot::Receiver<Exit>, Error> 
 
 /// Kills everything in the kernel's cgroup but the process that has the id `keep` inside. Gives the id
 /// that it has on the host.
-async fn kill_all_but(cgroup: &SandboxCgroup, keep: i32) -> Result<Pid, Error> {
+async fn kill_all_but(cgroup: &SandboxCgroup, leaf: &str, keep: i32) -> Result<Pid, Error> {
     // Frozen, nothing forks; what is killed dies nevertheless (cgroup v2 documentation).
-    let _frozen = cgroup.freeze_leaf(LEAF)?;
+    let _frozen = cgroup.freeze_leaf(leaf)?;
     let deadline = Instant::now() + DEATH_TIMEOUT;
     loop {
         let (kept, others): (Vec<i32>, Vec<i32>) = cgroup
-            .processes(LEAF)?
+            .processes(leaf)?
             .into_iter()
             .partition(|pid| inner_id(*pid) == Some(keep));
         if others.is_empty() {
@@ -104,7 +104,7 @@ async fn kill_all_but(cgroup: &SandboxCgroup, keep: i32) -> Result<Pid, Error> {
         for pid in others.into_iter().filter_map(Pid::from_raw) {
             // Opened first: what is still in the cgroup after that is what was opened.
             if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
-                && cgroup.holds(LEAF, pid.as_raw_nonzero().get())
+                && cgroup.holds(leaf, pid.as_raw_nonzero().get())
             {
                 let _ = pidfd_send_signal(pidfd, Signal::KILL);
             }

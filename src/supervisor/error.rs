@@ -81,13 +81,38 @@ impl Error {
         }
     }
 
+    /// The sandbox has as many contexts as it may.
+    pub fn too_many_contexts(most: usize) -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_contexts",
+                format!("the sandbox has {most} contexts (limits.contexts); delete one"),
+            )
+        }
+    }
+
+    /// The sandbox has no context of that id.
+    pub fn context_not_found(id: &str) -> Self {
+        Self::new(
+            ErrorKind::NotFound,
+            "context_not_found",
+            format!("the sandbox has no context with id {:?}", shown(id)),
+        )
+    }
+
     /// There is no live sandbox of that id.
     pub fn sandbox_not_found(id: &str) -> Self {
-        let shown: String = id.chars().filter(|c| !c.is_control()).take(64).collect();
         Self::new(
             ErrorKind::NotFound,
             "sandbox_not_found",
-            format!("no sandbox with id {shown:?}"),
+            format!("no sandbox with id {:?}", shown(id)),
         )
     }
+}
+
+/// An id that a client made up, for a message.
+fn shown(id: &str) -> String {
+    id.chars().filter(|c| !c.is_control()).take(64).collect()
 }

@@ -4,6 +4,8 @@
 //! (leases, the pool, destruction) runs in tasks that [`Supervisor::drain`] waits for.
 
 mod command;
+mod context;
+mod ended;
 mod error;
 mod files;
 pub mod host;
@@ -306,6 +308,42 @@ impl Supervisor {
         Ok(Execution {
             events: self.find(id)?.execute(spec)?,
         })
+    }
+
+    /// Makes another context in a sandbox: a kernel of its own over the same files.
+    ///
+    /// # Errors
+    /// `Invalid` names the field (`bad_cwd` for a directory that cannot be entered); `Busy` when
+    /// there are as many contexts as allowed (`limits.contexts`) or no memory for one more.
+    pub async fn create_context(&self, id: &str, spec: ContextSpec) -> Result<ContextInfo, Error> {
+        let spec = plan::check_context(spec)?;
+        self.find(id)?.add_context(spec).await
+    }
+
+    /// Every context of a sandbox, oldest first.
+    pub fn contexts(&self, id: &str) -> Result<Vec<ContextInfo>, Error> {
+        let sandbox = self.find(id)?;
+        let contexts = sandbox.contexts();
+        Ok(contexts.iter().map(|c| c.info(&sandbox)).collect())
+    }
+
+    /// Ends a context and what runs in it; returns when its processes are gone.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` for the default context.
+    pub async fn delete_context(&self, id: &str, context_id: &str) -> Result<(), Error> {
+        self.find(id)?.delete_context(context_id).await
+    }
+
+    /// Gives a context a fresh kernel and ends what runs in the old one; returns when it is ready.
+    pub async fn restart_context(&self, id: &str, context_id: &str) -> Result<ContextInfo, Error> {
+        self.find(id)?.restart_context(context_id).await
+    }
+
+    /// Interrupts what runs now in one context, or in all: SIGINT, and SIGKILL after the grace. Gives
+    /// the ids of the contexts in which something ran, and does not wait for its end.
+    pub fn interrupt(&self, id: &str, context_id: Option<&str>) -> Result<Vec<String>, Error> {
+        self.find(id)?.interrupt(context_id)
     }
 
     /// Runs a shell command to its end; dropping the future kills it.

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::context::bad_cwd;
 use super::error::{Error, ErrorKind};
 use super::sandbox::Plan;
-use super::types::{CommandSpec, CreateSpec};
+use super::types::{CommandSpec, ContextSpec, CreateSpec};
 use crate::config::{Config, Limits, MIN_MEMORY_BYTES};
 use crate::isolation::cgroup::CgroupLimits;
 
-/// Longest name of a sandbox, in characters.
+/// Longest name of a sandbox or a context, in characters.
 const MAX_NAME_CHARS: usize = 128;
 /// Variables of a sandbox or an execution.
 const MAX_ENV: usize = 256;
@@ -48,17 +49,7 @@ impl Plan {
     pub fn new(spec: CreateSpec, config: &Config) -> Result<Self, Error> {
         let limits = &config.limits;
         let mut plan = Self::default_of(config);
-        if let Some(name) = spec.name.filter(|n| !n.is_empty()) {
-            if name.chars().count() > MAX_NAME_CHARS || name.chars().any(char::is_control) {
-                return Err(Error::invalid(
-                    "name",
-                    format!(
-                        "name has up to {MAX_NAME_CHARS} characters, none of them a control character"
-                    ),
-                ));
-            }
-            plan.name = Some(name);
-        }
+        plan.name = checked_name(spec.name)?;
         within(
             "memory_bytes",
             spec.memory_bytes,
@@ -119,6 +110,19 @@ impl Plan {
     pub fn same_files(&self, other: &Self) -> bool {
         self.disk_bytes == other.disk_bytes && self.limits.memory_bytes >= other.limits.memory_bytes
     }
+}
+
+/// An empty name is none.
+fn checked_name(name: Option<String>) -> Result<Option<String>, Error> {
+    let name = name.filter(|n| !n.is_empty());
+    let wrong = |n: &String| n.chars().count() > MAX_NAME_CHARS || n.chars().any(char::is_control);
+    if name.as_ref().is_some_and(wrong) {
+        return Err(Error::invalid(
+            "name",
+            format!("name has up to {MAX_NAME_CHARS} characters, none of them a control character"),
+        ));
+    }
+    Ok(name)
 }
 
 fn within(
@@ -194,14 +198,25 @@ pub fn check_command(spec: &CommandSpec) -> Result<(), Error> {
             format!("command may have {MAX_COMMAND_BYTES} bytes; write it to a file and run that"),
         ));
     }
-    match &spec.cwd {
-        Some(cwd) if cwd.is_empty() || cwd.contains('\0') || cwd.len() > MAX_CWD_BYTES => {
-            Err(Error::invalid(
-                "cwd",
-                format!("cwd has 1 to {MAX_CWD_BYTES} bytes and no NUL"),
-            ))
-        }
-        _ => Ok(()),
+    match cwd_fault(spec.cwd.as_deref()) {
+        Some(fault) => Err(Error::invalid("cwd", fault)),
+        None => Ok(()),
+    }
+}
+
+fn cwd_fault(cwd: Option<&str>) -> Option<String> {
+    let wrong = |cwd: &str| cwd.is_empty() || cwd.contains('\0') || cwd.len() > MAX_CWD_BYTES;
+    cwd.is_some_and(wrong)
+        .then(|| format!("cwd has 1 to {MAX_CWD_BYTES} bytes and no NUL"))
+}
+
+/// A context's name, directory and variables. Whether the directory is there, its kernel finds out.
+pub fn check_context(mut spec: ContextSpec) -> Result<ContextSpec, Error> {
+    spec.name = checked_name(spec.name)?;
+    check_env(&spec.env)?;
+    match cwd_fault(spec.cwd.as_deref()) {
+        Some(fault) => Err(bad_cwd(fault)),
+        None => Ok(spec),
     }
 }
 

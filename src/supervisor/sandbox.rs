@@ -14,24 +14,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 
+use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
 use super::host::{Host, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
-use super::types::{
-    Ended, Ending, Event, ExecuteSpec, KernelState, SandboxInfo, SandboxState, Usage,
-};
+use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState};
+use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
-use crate::isolation::{self};
-use crate::kernel::execution::{self, Request};
-use crate::kernel::handle::{Forked, Kernel, Place};
+use crate::kernel::handle::Place;
 
-/// Events on their way to a client.
-const EVENT_QUEUE: usize = 64;
 /// A sandbox.
 #[derive(Debug)]
 pub struct Sandbox {
@@ -40,9 +36,10 @@ pub struct Sandbox {
     pub(super) cgroup: SandboxCgroup,
     pub(super) init: Init,
     user: User,
-    kernel: tokio::sync::Mutex<Option<Kernel>>,
-    queue: Arc<Semaphore>,
-    interrupt: Notify,
+    default: Arc<Context>,
+    /// Contexts beside it, oldest first, those too that are being made.
+    others: Mutex<Vec<Arc<Context>>>,
+    next_context: AtomicU64,
     /// Executions and commands under way.
     uses: AtomicUsize,
     closing: AtomicBool,
@@ -132,9 +129,9 @@ impl Sandbox {
             cgroup,
             init,
             user,
-            kernel: tokio::sync::Mutex::new(Some(kernel)),
-            queue: Arc::new(Semaphore::new(config.queue + 1)),
-            interrupt: Notify::new(),
+            default: Arc::new(Context::default_of(kernel, config.queue)),
+            others: Mutex::default(),
+            next_context: AtomicU64::new(1),
             uses: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             closed: Notify::new(),
@@ -178,28 +175,12 @@ impl Sandbox {
                 memory_bytes: plan.limits.memory_bytes,
             };
         }
-        if plan.env.is_empty() {
-            return Ok(());
-        }
-        match self.kernel.lock().await.as_mut() {
-            Some(kernel) => kernel
-                .set_env(&plan.env)
-                .await
-                .map_err(isolation::Error::step("set a kernel's variables")),
-            None => Ok(()),
-        }
+        self.default.set_env(&plan.env).await
     }
 
-    /// Has the kernel run something that nobody sees, so that the first execution finds the pages
-    /// that it writes its own already.
+    /// Has the kernel run something that nobody sees: [`Context::rehearse`].
     pub async fn rehearse(&self) -> Result<(), isolation::Error> {
-        match self.kernel.lock().await.as_mut() {
-            Some(kernel) => kernel
-                .rehearse()
-                .await
-                .map_err(isolation::Error::step("rehearse")),
-            None => Ok(()),
-        }
+        self.default.rehearse().await
     }
 
     /// Its id.
@@ -216,7 +197,7 @@ impl Sandbox {
             created_at: claim.created_at,
             expires_at: claim.expires_at,
             last_used_at: claim.last_used_at,
-            state: if self.closing.load(Ordering::Acquire) {
+            state: if self.is_closing() {
                 SandboxState::Closing
             } else if self.in_use() {
                 SandboxState::Busy
@@ -272,204 +253,146 @@ impl Sandbox {
         self.init.process().exited().await;
     }
 
-    fn place(&self) -> Place<'_> {
+    /// What its kernels must be found in.
+    pub(super) fn place(&self) -> Place<'_> {
         setup::place(&self.host, &self.init, &self.cgroup, self.user.host_id())
     }
 
-    /// A new kernel in place of one that died.
-    async fn launch_kernel(&self) -> Result<Kernel, isolation::Error> {
-        let zygote = self.host.zygote().await?;
-        let (env, threads) = {
-            let claim = self.claim.lock().expect("not poisoned");
-            (claim.env.clone(), claim.threads)
-        };
-        let spec = setup::fork_spec(&self.host.config.limits, threads);
-        let init = self.init.process().pidfd();
-        let forked = Forked::start(&zygote, init, &self.cgroup, &spec).await?;
-        let place = self.place();
-        let mut kernel = forked.join(&place).await?;
-        // Never by way of the zygote: what it once read, every later kernel has a copy of.
-        if !env.is_empty() {
-            kernel
-                .set_env(&env)
-                .await
-                .map_err(isolation::Error::step("set a kernel's variables"))?;
-        }
-        Ok(kernel)
+    /// Its memory limit.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.claim.lock().expect("not poisoned").memory_bytes
     }
 
-    /// Queues an execution and runs it; events go to the receiver returned.
+    /// Variables of every kernel and threads of their numeric libraries.
+    pub(super) fn kernel_settings(&self) -> (BTreeMap<String, String>, u32) {
+        let claim = self.claim.lock().expect("not poisoned");
+        (claim.env.clone(), claim.threads)
+    }
+
+    /// Queues an execution in its context and runs it; events go to the receiver returned.
+    ///
+    /// # Errors
+    /// `NotFound` for a context that there is not, `Busy` for one whose queue is full.
     pub fn execute(self: &Arc<Self>, spec: ExecuteSpec) -> Result<mpsc::Receiver<Event>, Error> {
         self.refuse_closing()?;
         self.touch();
-        let Ok(place) = Arc::clone(&self.queue).try_acquire_owned() else {
-            let mut error = Error::new(
-                ErrorKind::Busy,
-                "queue_full",
-                format!(
-                    "{} executions already wait in this sandbox (limits.queue)",
-                    self.host.config.limits.queue
-                ),
-            );
-            error.retry_after_seconds = Some(1);
-            return Err(error);
+        let context = match &spec.context_id {
+            Some(id) => self.context(id)?,
+            None => Arc::clone(&self.default),
         };
-        let (events, receiver) = mpsc::channel(EVENT_QUEUE);
-        let sandbox = Arc::clone(self);
-        tokio::spawn(async move {
-            sandbox.run_execution(spec, events).await;
-            drop(place);
-        });
-        Ok(receiver)
+        context.execute(self, spec)
     }
 
-    async fn run_execution(&self, spec: ExecuteSpec, events: mpsc::Sender<Event>) {
-        let mut slot = tokio::select! {
-            slot = self.kernel.lock() => slot,
-            // The client went away while it waited.
-            () = events.closed() => return,
-            () = self.wait_closed() => return,
-        };
-        if self.closing.load(Ordering::Acquire) {
-            return;
-        }
-        let in_use = self.begin_use();
-        let started = Instant::now();
-        let before = self.cgroup.counters();
-        let ended = match self.ready_kernel(&mut slot).await {
-            Ok(()) => {
-                self.run_in_kernel(&mut slot, &spec, &events, before.oom_kills)
-                    .await
-            }
-            Err(e) => {
-                tracing::error!(sandbox = self.id, "no kernel: {e}");
-                let out_of_memory = self.cgroup.oom_kills() > before.oom_kills;
-                no_kernel(if out_of_memory {
-                    Ending::OutOfMemory
-                } else {
-                    Ending::KernelDied {
-                        code: None,
-                        signal: None,
-                    }
-                })
-            }
-        };
-        let usage = self.usage(started.elapsed(), &before, &ended);
-        // The next request finds the sandbox idle.
-        drop(in_use);
-        let kernel_gone = slot.is_none();
-        let _ = timeout(
-            Duration::from_secs(30),
-            events.send(Event::Ended(Box::new(Ended { usage, ..ended }))),
-        )
-        .await;
-        if kernel_gone
-            && !self.closing.load(Ordering::Acquire)
-            && let Err(e) = self.ready_kernel(&mut slot).await
+    /// Every context that it has, oldest first.
+    pub fn contexts(&self) -> Vec<Arc<Context>> {
+        let others = self.others.lock().expect("not poisoned");
+        let made = others.iter().filter(|context| context.is_made());
+        [&self.default].into_iter().chain(made).cloned().collect()
+    }
+
+    /// One of its contexts.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn context(&self, id: &str) -> Result<Arc<Context>, Error> {
+        let mut all = self.contexts().into_iter();
+        all.find(|context| context.id() == id)
+            .ok_or_else(|| Error::context_not_found(id))
+    }
+
+    /// Makes another context, with a ready kernel.
+    ///
+    /// # Errors
+    /// `Busy` when it has as many as it may or no memory for one more; `Invalid` for a directory
+    /// that cannot be entered.
+    pub async fn add_context(&self, spec: ContextSpec) -> Result<ContextInfo, Error> {
+        self.touch();
+        let _in_use = self.begin_use();
+        let limits = &self.host.config.limits;
+        let number = self.next_context.fetch_add(1, Ordering::Relaxed);
+        let leaf = format!("{}-{number}", context::DEFAULT_LEAF);
+        let context = Arc::new(Context::new(spec, leaf, limits.queue));
         {
-            tracing::warn!(sandbox = self.id, "no new kernel yet: {e}");
+            let mut others = self.others.lock().expect("not poisoned");
+            // Under the lock, as whoever destroys the sandbox takes the list after it began to close.
+            self.refuse_closing()?;
+            if others.len() + 1 >= limits.contexts {
+                return Err(Error::too_many_contexts(limits.contexts));
+            }
+            others.push(Arc::clone(&context));
         }
+        if let Err(e) = context.begin(self).await {
+            self.unlist_context(&context);
+            context.end(self).await;
+            return Err(e);
+        }
+        Ok(context.info(self))
     }
 
-    async fn ready_kernel(&self, slot: &mut Option<Kernel>) -> Result<(), isolation::Error> {
-        if slot.is_none() {
-            *slot = Some(self.launch_kernel().await?);
+    /// True for the one caller that took it off the list.
+    fn unlist_context(&self, context: &Arc<Context>) -> bool {
+        let mut others = self.others.lock().expect("not poisoned");
+        let before = others.len();
+        others.retain(|other| !Arc::ptr_eq(other, context));
+        others.len() < before
+    }
+
+    /// Ends a context; returns when its processes are gone.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` for the default one, which lives as long as the sandbox.
+    pub async fn delete_context(&self, id: &str) -> Result<(), Error> {
+        self.touch();
+        self.refuse_closing()?;
+        let context = self.context(id)?;
+        if Arc::ptr_eq(&context, &self.default) {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                "default_context",
+                "the default context lives as long as its sandbox; restart it instead",
+            ));
         }
+        if !self.unlist_context(&context) {
+            return Err(Error::context_not_found(id));
+        }
+        context.end(self).await;
         Ok(())
     }
 
-    async fn run_in_kernel(
-        &self,
-        slot: &mut Option<Kernel>,
-        spec: &ExecuteSpec,
-        events: &mpsc::Sender<Event>,
-        oom_kills: u64,
-    ) -> Ended {
-        let limits = &self.host.config.limits;
-        let request = Request {
-            code: &spec.code,
-            env: &spec.env,
-            timeout: spec
-                .timeout
-                .unwrap_or(Duration::from_secs(limits.timeout_seconds)),
-            grace: Duration::from_secs(limits.interrupt_grace_seconds),
-            output_bytes: limits.output_bytes,
-            result_bytes: limits.result_bytes,
-            traceback_bytes: limits.traceback_bytes,
-            files: limits.files,
-            restore: spec.restore,
-            memory_bytes: self.claim.lock().expect("not poisoned").memory_bytes,
-        };
-        let Some(kernel) = slot.as_mut() else {
-            return no_kernel(Ending::KernelDied {
-                code: None,
-                signal: None,
-            });
-        };
-        let finish = execution::run(
-            kernel,
-            &self.place(),
-            &request,
-            events,
-            &self.interrupt,
-            oom_kills,
-        )
-        .await;
-        if !finish.kernel_alive {
-            *slot = None;
-        }
-        let closing = self.closing.load(Ordering::Acquire);
-        Ended {
-            ending: if closing {
-                Ending::Interrupted
-            } else {
-                finish.ending
-            },
-            state: finish.state,
-            execution_count: finish.execution_count,
-            files: finish.files,
-            files_truncated: finish.files_truncated,
-            results_dropped: finish.results_dropped,
-            usage: Usage::default(),
-            stdout_dropped_bytes: finish.stdout_dropped_bytes,
-            stderr_dropped_bytes: finish.stderr_dropped_bytes,
-        }
+    /// Gives a context a fresh kernel.
+    ///
+    /// # Errors
+    /// `NotFound`; `Busy` when there is no memory for one.
+    pub async fn restart_context(&self, id: &str) -> Result<ContextInfo, Error> {
+        self.touch();
+        self.refuse_closing()?;
+        let _in_use = self.begin_use();
+        let context = self.context(id)?;
+        context.restart(self).await?;
+        Ok(context.info(self))
     }
 
-    fn usage(
-        &self,
-        wall: Duration,
-        before: &crate::isolation::cgroup::Counters,
-        ended: &Ended,
-    ) -> Usage {
-        let after = self.cgroup.counters();
-        let mut limits_hit = Vec::new();
-        if after.oom_kills > before.oom_kills {
-            limits_hit.push("memory");
-        }
-        if after.fork_failures > before.fork_failures {
-            limits_hit.push("processes");
-        }
-        if ended.stdout_dropped_bytes > 0 || ended.stderr_dropped_bytes > 0 || ended.results_dropped
-        {
-            limits_hit.push("output");
-        }
-        if ended.ending == Ending::Timeout {
-            limits_hit.push("time");
-        }
-        Usage {
-            wall,
-            cpu_user: after.cpu_user.saturating_sub(before.cpu_user),
-            cpu_system: after.cpu_system.saturating_sub(before.cpu_system),
-            peak_memory_bytes: after.peak_memory_bytes,
-            // Init is ours.
-            processes: after.processes.saturating_sub(1),
-            limits_hit,
-        }
+    /// Interrupts what runs, in one context or in all; gives the ids of those in which something ran.
+    ///
+    /// # Errors
+    /// `NotFound` for a context that there is not.
+    pub fn interrupt(&self, id: Option<&str>) -> Result<Vec<String>, Error> {
+        self.touch();
+        self.refuse_closing()?;
+        let contexts = match id {
+            Some(id) => vec![self.context(id)?],
+            None => self.contexts(),
+        };
+        let running = contexts.iter().filter(|context| context.interrupt());
+        Ok(running.map(|context| context.id().to_owned()).collect())
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
     pub(super) fn refuse_closing(&self) -> Result<(), Error> {
-        if self.closing.load(Ordering::Acquire) {
+        if self.is_closing() {
             return Err(Error::new(
                 ErrorKind::Conflict,
                 "sandbox_closing",
@@ -479,9 +402,9 @@ impl Sandbox {
         Ok(())
     }
 
-    async fn wait_closed(&self) {
+    pub(super) async fn wait_closed(&self) {
         let closed = self.closed.notified();
-        if !self.closing.load(Ordering::Acquire) {
+        if !self.is_closing() {
             closed.await;
         }
     }
@@ -512,30 +435,18 @@ impl Sandbox {
     /// with its mount namespace, its user id is free again when the last handle is dropped.
     pub async fn destroy(&self) {
         self.kill().await;
-        // Whoever executes sees its kernel die and gives the lock back.
-        self.kernel.lock().await.take();
+        self.default.let_go().await;
+        // Those too that were being made.
+        let others = std::mem::take(&mut *self.others.lock().expect("not poisoned"));
+        for context in others {
+            context.let_go().await;
+        }
         setup::remove_cgroup(&self.cgroup).await;
     }
 }
 
-fn no_kernel(ending: Ending) -> Ended {
-    Ended {
-        ending,
-        state: KernelState::Lost {
-            reason: "no kernel could be started".into(),
-        },
-        execution_count: 0,
-        files: Vec::new(),
-        files_truncated: false,
-        results_dropped: false,
-        usage: Usage::default(),
-        stdout_dropped_bytes: 0,
-        stderr_dropped_bytes: 0,
-    }
-}
-
 /// 128 random bits as 26 characters of Crockford's base 32, in lower case.
-fn new_id() -> String {
+pub(super) fn new_id() -> String {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
     let mut bits: u128 = rand::random();
     let mut id = [0u8; 26];

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::context::DEFAULT_LEAF;
 use super::host::Host;
 use super::sandbox::Plan;
 use crate::config::Limits;
@@ -46,7 +47,7 @@ pub(super) async fn set_up(
     let cloned = started.elapsed();
     let (ready, forked) = tokio::join!(
         starting.ready(),
-        Forked::start(&zygote, starting.pidfd(), cgroup, fork)
+        Forked::start(&zygote, starting.pidfd(), cgroup, DEFAULT_LEAF, fork)
     );
     // Init's failure first: without init there is nothing to fork into.
     let init = ready.and_then(|()| starting.finish())?;

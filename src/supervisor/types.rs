@@ -72,11 +72,44 @@ impl SandboxState {
     }
 }
 
+/// The context that every sandbox has from its creation to its end.
+pub const DEFAULT_CONTEXT: &str = "default";
+
+/// What a new context should be.
+#[derive(Debug, Clone, Default)]
+pub struct ContextSpec {
+    /// Free text for people, at most 128 characters; default is made from the id.
+    pub name: Option<String>,
+    /// Where its kernel starts: absolute or relative to the home directory, which is the default.
+    pub cwd: Option<String>,
+    /// Variables of its executions, beside the sandbox's.
+    pub env: BTreeMap<String, String>,
+}
+
+/// A context as clients see it.
+#[derive(Debug, Clone)]
+pub struct ContextInfo {
+    /// [`DEFAULT_CONTEXT`] or 26 characters like a sandbox's id.
+    pub id: String,
+    /// Free text.
+    pub name: String,
+    /// Absolute directory in which its kernel starts.
+    pub cwd: String,
+    /// When it was created.
+    pub created_at: SystemTime,
+    /// What it is doing.
+    pub state: SandboxState,
+    /// IPython's counter at its last execution, 0 for a kernel that has run none.
+    pub execution_count: u64,
+}
+
 /// Code to run.
 #[derive(Debug, Clone, Default)]
 pub struct ExecuteSpec {
     /// IPython source.
     pub code: String,
+    /// Where; `None` is [`DEFAULT_CONTEXT`].
+    pub context_id: Option<String>,
     /// Wall time; `None` takes the configured default.
     pub timeout: Option<Duration>,
     /// Variables for this execution only.

@@ -7,6 +7,7 @@ mod access;
 mod bad_input;
 mod closing;
 mod commands;
+mod contexts;
 mod executions;
 mod files;
 mod flows;

@@ -29,8 +29,13 @@ TOOLS = {
     "list_files",
     "read_file",
     "write_file",
+    "create_context",
+    "list_contexts",
+    "delete_context",
+    "restart_context",
+    "interrupt_execution",
 }
-READ_ONLY = {"list_sandboxes", "list_files", "read_file"}
+READ_ONLY = {"list_sandboxes", "list_contexts", "list_files", "read_file"}
 GENERATIONS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 
 FRAME = """import numpy as np
@@ -309,6 +314,46 @@ async def check_cancellation(session):
     assert first == second > 3, (first, second)
 
 
+async def check_contexts(session):
+    created = succeeded(await session.call("create_context", name="second"))
+    second = created["context_id"]
+    assert created["name"] == "second" and created["state"] == "idle", created
+    await session.run("mine = 'of default'")
+    result = await session.run("mine", context_id=second)
+    assert result.is_error and result.structured_content["error"] == "NameError", text(result)
+    await session.run("mine = 'of second'", context_id=second)
+    assert succeeded(await session.run("print(mine)"))["stdout"] == "of default\n"
+    listed = succeeded(await session.call("list_contexts"))["contexts"]
+    assert [context["context_id"] for context in listed] == ["default", second], listed
+    restarted = succeeded(await session.call("restart_context", context_id=second))
+    assert restarted["execution_count"] == 0, restarted
+    assert (await session.run("mine", context_id=second)).is_error
+    assert succeeded(await session.call("delete_context", context_id=second))["status"] == "success"
+    result = await session.run("1", context_id=second)
+    assert result.is_error and "list_contexts" in text(result), text(result)
+    result = await session.call("delete_context", context_id="default")
+    assert result.is_error and "default_context" in text(result), text(result)
+
+
+async def check_interrupt(session):
+    assert succeeded(await session.call("interrupt_execution"))["interrupted"] == []
+    outcomes = []
+
+    async def run():
+        outcomes.append(await session.run("kept = 1\nwhile True: pass"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        with anyio.fail_after(20):
+            while succeeded(await session.call("interrupt_execution", context_id="default"))[
+                "interrupted"
+            ] == []:
+                await anyio.sleep(0.2)
+    (result,) = outcomes
+    assert result.is_error and result.structured_content["outcome"] == "interrupted", text(result)
+    assert result.structured_content["state"] == "kept", text(result)
+
+
 async def check_close(session):
     assert succeeded(await session.call("close_sandbox"))["status"] == "success"
     result = await session.call("close_sandbox")
@@ -329,6 +374,8 @@ CHECKS = [
     check_commands,
     check_progress,
     check_cancellation,
+    check_contexts,
+    check_interrupt,
     check_close,
 ]
 

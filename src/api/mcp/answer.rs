@@ -42,7 +42,7 @@ pub(crate) struct PythonAnswer {
     results: Vec<TextResult>,
     /// How many images follow as image content.
     image_count: usize,
-    /// Counts the executions of the sandbox.
+    /// Counts the executions of the context.
     execution_count: u64,
     /// Files of the working directory that the code created, changed or deleted.
     files: Vec<TouchedFile>,
@@ -75,6 +75,7 @@ pub(crate) fn failure(refusal: &Refusal) -> CallToolResult {
             ". It may have expired or been closed; list_sandboxes shows which are alive, \
              create_sandbox makes a new one"
         }
+        "context_not_found" => ". list_contexts shows which there are",
         "file_not_found" => ". list_files shows what there is",
         _ => "",
     };

@@ -3,7 +3,7 @@
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::wire::{File, rfc3339};
+use crate::api::wire::{ContextAnswer, File, rfc3339};
 use crate::supervisor::SandboxInfo;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -36,9 +36,45 @@ pub(super) struct ExecuteArguments {
     pub(super) sandbox_id: String,
     /// Python source. IPython syntax works too: top-level await, magics, !command.
     pub(super) code: String,
+    /// Which of the sandbox's Python contexts runs it, as returned by create_context; the context
+    /// "default" when left out.
+    #[serde(default)]
+    pub(super) context_id: Option<String>,
     /// Seconds after which the code is stopped; a default applies when left out.
     #[serde(default)]
     pub(super) timeout_seconds: Option<f64>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateContextArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// A name for people, at most 128 characters.
+    #[serde(default)]
+    pub(super) name: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct ContextArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// As returned by create_context or list_contexts.
+    pub(super) context_id: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct InterruptArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// The context whose code is interrupted; all of them when left out.
+    #[serde(default)]
+    pub(super) context_id: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -112,6 +148,20 @@ pub(super) struct Sandbox {
 pub(super) struct Closed {
     pub(super) status: &'static str,
     pub(super) message: &'static str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Contexts {
+    pub(super) contexts: Vec<ContextAnswer>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Interrupted {
+    pub(super) status: &'static str,
+    /// Ids of the contexts in which code was running.
+    pub(super) interrupted: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

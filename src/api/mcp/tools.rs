@@ -30,7 +30,7 @@ use crate::api::outcome::Gathered;
 use crate::api::rest::execution_lost;
 use crate::api::wire::{CommandAnswer, Created, File, seconds};
 use crate::api::{App, whole};
-use crate::supervisor::{CommandSpec, CreateSpec, Event, ExecuteSpec, Execution};
+use crate::supervisor::{CommandSpec, CreateSpec, Event, ExecuteSpec, Execution, Supervisor};
 
 /// Bytes of a file that `read_file` gives as text or base64: what a model can take in at once.
 const READ_TEXT_BYTES: u64 = 1024 * 1024;
@@ -242,8 +242,12 @@ impl Tools {
     pub(crate) fn new(app: Arc<App>) -> Self {
         Self {
             app,
-            router: Arc::new(Self::tool_router()),
+            router: Arc::new(Self::tool_router() + Self::context_router()),
         }
+    }
+
+    pub(super) fn supervisor(&self) -> &Supervisor {
+        &self.app.supervisor
     }
 
     async fn run(
@@ -253,6 +257,7 @@ impl Tools {
     ) -> Result<crate::api::outcome::Outcome, Refusal> {
         let spec = ExecuteSpec {
             code: arguments.code,
+            context_id: arguments.context_id,
             timeout: seconds(arguments.timeout_seconds)?,
             ..ExecuteSpec::default()
         };
@@ -331,7 +336,7 @@ impl Tools {
     }
 }
 
-fn answered<T>(
+pub(super) fn answered<T>(
     result: Result<T, crate::supervisor::Error>,
     answer: impl FnOnce(T) -> CallToolResult,
 ) -> CallToolResult {

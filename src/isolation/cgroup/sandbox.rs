@@ -200,6 +200,11 @@ impl SandboxCgroup {
             .collect()
     }
 
+    /// Makes a leaf for a kernel, which joins by a file that the supervisor opened.
+    pub fn make_kernel_leaf(&self, leaf: &str) -> Result<(), Error> {
+        make(&self.dir().join(leaf))
+    }
+
     /// `cgroup.procs` of every hierarchy, the given leaf in v2.
     pub fn procs(&self, leaf: &str) -> Result<Vec<OwnedFd>, Error> {
         let mut all = self.v1_procs()?;

@@ -1,0 +1,574 @@
+//! A context: one kernel of a sandbox, its variables and its queue. The contexts of a sandbox share
+//! its files, its user and its limits; their executions run side by side.
+//!
+//! ```text
+//! execute ──► queue ──► slot locked ──► running ──► ended ──► slot free
+//!                                        │   └─ interrupt: SIGINT, grace, SIGKILL
+//!                                        └─ restart, delete: its cgroup leaf is killed
+//! ```
+//!
+//! Whoever holds the slot owns the kernel. [`Turn`] is what the others may see and do meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+use super::ended::{DIED, END_TIME, no_kernel, tell_end, usage};
+use super::error::{Error, ErrorKind};
+use super::sandbox::{Sandbox, new_id};
+use super::setup::{self, DEATH_TIMEOUT};
+use super::types::{
+    ContextInfo, ContextSpec, DEFAULT_CONTEXT, Ended, Ending, Event, ExecuteSpec, KernelState,
+    SandboxState, Usage,
+};
+use crate::isolation;
+use crate::isolation::cgroup::Counters;
+use crate::isolation::spec::HOME;
+use crate::kernel::execution::{self, Request};
+use crate::kernel::handle::{Forked, Kernel};
+
+/// Events on their way to a client.
+const EVENT_QUEUE: usize = 64;
+/// Longest that an execution whose kernel was killed may take to say so to its client.
+const CUT_OFF_TIME: Duration = Duration::from_secs(1);
+/// Leaf of a sandbox's cgroup that holds the kernel of [`DEFAULT_CONTEXT`].
+pub(super) const DEFAULT_LEAF: &str = "kernel";
+
+/// A kernel of a sandbox, with what outlives it.
+#[derive(Debug)]
+pub struct Context {
+    id: String,
+    name: String,
+    /// Of the sandbox's cgroup: the kernel and all that it starts, so that one context's processes
+    /// can be killed without touching another's.
+    leaf: String,
+    /// `None` is the home directory.
+    cwd: Option<String>,
+    /// Beside the sandbox's.
+    env: BTreeMap<String, String>,
+    /// `None` is the sandbox's own.
+    created_at: Option<SystemTime>,
+    kernel: tokio::sync::Mutex<Option<Kernel>>,
+    queue: Arc<Semaphore>,
+    turn: Mutex<Turn>,
+    /// Kernels launched so far.
+    launched: watch::Sender<u64>,
+    execution_count: AtomicU64,
+    deleted: AtomicBool,
+    gone: Notify,
+}
+
+/// What is going on in the slot.
+#[derive(Debug, Default)]
+struct Turn {
+    running: Option<Arc<Running>>,
+    /// A kernel that is in the slot now must not be used any more.
+    stale: bool,
+}
+
+/// The execution that has the slot. An interrupt is its own: one that comes as it ends is gone with
+/// it, and cannot hit the next.
+#[derive(Debug, Default)]
+struct Running {
+    interrupt: Notify,
+    /// Its kernel was killed for a restart or a deletion.
+    cut_off: AtomicBool,
+    killed: Notify,
+}
+
+impl Running {
+    fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Acquire)
+    }
+
+    /// Resolves when it was cut off and did not end of that: its client reads nothing.
+    async fn is_stuck(&self) {
+        self.killed.notified().await;
+        sleep(CUT_OFF_TIME).await;
+    }
+}
+
+impl Context {
+    /// The context that every sandbox has, around the kernel that it was made with.
+    pub(super) fn default_of(kernel: Kernel, queue: usize) -> Self {
+        let mut context = Self::new(ContextSpec::default(), DEFAULT_LEAF.to_owned(), queue);
+        DEFAULT_CONTEXT.clone_into(&mut context.id);
+        DEFAULT_CONTEXT.clone_into(&mut context.name);
+        context.created_at = None;
+        context.kernel = tokio::sync::Mutex::new(Some(kernel));
+        context.launched = watch::Sender::new(1);
+        context
+    }
+
+    /// One without a kernel; `queue` executions may wait for the one that runs.
+    pub(super) fn new(spec: ContextSpec, leaf: String, queue: usize) -> Self {
+        let id = new_id();
+        Self {
+            name: spec.name.unwrap_or_else(|| format!("context-{}", &id[..6])),
+            id,
+            leaf,
+            cwd: spec.cwd,
+            env: spec.env,
+            created_at: Some(SystemTime::now()),
+            kernel: tokio::sync::Mutex::default(),
+            queue: Arc::new(Semaphore::new(queue + 1)),
+            turn: Mutex::default(),
+            launched: watch::Sender::new(0),
+            execution_count: AtomicU64::new(0),
+            deleted: AtomicBool::new(false),
+            gone: Notify::new(),
+        }
+    }
+
+    /// Its id.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether it has had a kernel: before that it is being created and nobody knows its id.
+    pub(super) fn is_made(&self) -> bool {
+        *self.launched.borrow() > 0
+    }
+
+    /// For clients.
+    pub(super) fn info(&self, sandbox: &Sandbox) -> ContextInfo {
+        let sandbox = sandbox.info();
+        let cwd = match &self.cwd {
+            None => HOME.to_owned(),
+            Some(absolute) if absolute.starts_with('/') => absolute.clone(),
+            Some(relative) => format!("{HOME}/{relative}"),
+        };
+        let state = if sandbox.state == SandboxState::Closing || self.is_deleted() {
+            SandboxState::Closing
+        } else if self.turn().running.is_some() {
+            SandboxState::Busy
+        } else {
+            SandboxState::Idle
+        };
+        ContextInfo {
+            id: self.id.clone(),
+            name: self.name.clone(),
+            cwd,
+            created_at: self.created_at.unwrap_or(sandbox.created_at),
+            state,
+            execution_count: self.execution_count.load(Ordering::Relaxed),
+        }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().expect("not poisoned")
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Acquire)
+    }
+
+    async fn wait_deleted(&self) {
+        let gone = self.gone.notified();
+        if !self.is_deleted() {
+            gone.await;
+        }
+    }
+
+    // -- kernels
+
+    /// Gives the kernel of a new sandbox the variables that its claim asks for.
+    pub(super) async fn set_env(
+        &self,
+        env: &BTreeMap<String, String>,
+    ) -> Result<(), isolation::Error> {
+        match self.kernel.lock().await.as_mut() {
+            Some(kernel) => set_env(kernel, env).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Has the kernel run something that nobody sees, so that the first execution finds the pages
+    /// that it writes its own already.
+    pub(super) async fn rehearse(&self) -> Result<(), isolation::Error> {
+        match self.kernel.lock().await.as_mut() {
+            Some(kernel) => kernel
+                .rehearse()
+                .await
+                .map_err(isolation::Error::step("rehearse")),
+            None => Ok(()),
+        }
+    }
+
+    /// Launches the first kernel.
+    ///
+    /// # Errors
+    /// `Invalid` (`bad_cwd`) for a directory that the kernel cannot enter; `Busy` when the sandbox
+    /// has no memory for it; `Conflict` when the sandbox is being closed.
+    pub(super) async fn begin(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        let mut slot = self.kernel.lock().await;
+        let oom_kills = sandbox.cgroup.oom_kills();
+        let launched = match sandbox.cgroup.make_kernel_leaf(&self.leaf) {
+            Ok(()) => self.launch_kernel(sandbox).await,
+            Err(e) => Err(e),
+        };
+        let (kernel, elsewhere) = launched.map_err(|e| no_context(sandbox, oom_kills, &e))?;
+        if let Some(why) = elsewhere {
+            kernel.end(&sandbox.cgroup).await;
+            return Err(bad_cwd(format!("cwd: no directory to start in: {why}")));
+        }
+        self.put(&mut slot, kernel);
+        Ok(())
+    }
+
+    /// A new kernel, and why it is in the home directory and not in the context's, where it is not.
+    async fn launch_kernel(
+        &self,
+        sandbox: &Sandbox,
+    ) -> Result<(Kernel, Option<String>), isolation::Error> {
+        let host = &sandbox.host;
+        let zygote = host.zygote().await?;
+        let (mut env, threads) = sandbox.kernel_settings();
+        env.extend(self.env.clone());
+        let spec = setup::fork_spec(&host.config.limits, threads);
+        let init = sandbox.init.process().pidfd();
+        let forked = Forked::start(&zygote, init, &sandbox.cgroup, &self.leaf, &spec).await?;
+        let mut kernel = forked.join(&sandbox.place()).await?;
+        // Never by way of the zygote: what it once read, every later kernel has a copy of.
+        set_env(&mut kernel, &env).await?;
+        let elsewhere = match &self.cwd {
+            Some(cwd) => kernel.enter(cwd).await?,
+            None => None,
+        };
+        Ok((kernel, elsewhere))
+    }
+
+    fn put(&self, slot: &mut Option<Kernel>, kernel: Kernel) {
+        *slot = Some(kernel);
+        self.execution_count.store(0, Ordering::Relaxed);
+        self.launched.send_modify(|count| *count += 1);
+    }
+
+    /// Sees to it that a kernel is in the slot, and none that a restart has condemned.
+    async fn ready_kernel(
+        &self,
+        sandbox: &Sandbox,
+        slot: &mut Option<Kernel>,
+    ) -> Result<(), isolation::Error> {
+        let stale = std::mem::take(&mut self.turn().stale);
+        if stale && let Some(kernel) = slot.take() {
+            kernel.end(&sandbox.cgroup).await;
+        }
+        if slot.is_some() {
+            return Ok(());
+        }
+        let (kernel, elsewhere) = self.launch_kernel(sandbox).await?;
+        if let Some(why) = elsewhere {
+            // The code removed it. A context that could not be used any more would be worse.
+            tracing::info!(context = self.id, "a kernel starts at home: {why}");
+        }
+        self.put(slot, kernel);
+        Ok(())
+    }
+
+    // -- executions
+
+    /// Queues an execution and runs it; events go to the receiver returned.
+    pub(super) fn execute(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        spec: ExecuteSpec,
+    ) -> Result<mpsc::Receiver<Event>, Error> {
+        let Ok(place) = Arc::clone(&self.queue).try_acquire_owned() else {
+            let mut error = Error::new(
+                ErrorKind::Busy,
+                "queue_full",
+                format!(
+                    "{} executions already wait in this context (limits.queue)",
+                    sandbox.host.config.limits.queue
+                ),
+            );
+            error.retry_after_seconds = Some(1);
+            return Err(error);
+        };
+        let (events, receiver) = mpsc::channel(EVENT_QUEUE);
+        let (context, sandbox) = (Arc::clone(self), Arc::clone(sandbox));
+        tokio::spawn(async move {
+            context.run_execution(&sandbox, spec, events).await;
+            drop(place);
+        });
+        Ok(receiver)
+    }
+
+    async fn run_execution(
+        &self,
+        sandbox: &Sandbox,
+        spec: ExecuteSpec,
+        events: mpsc::Sender<Event>,
+    ) {
+        let mut slot = tokio::select! {
+            slot = self.kernel.lock() => slot,
+            // The client went away while it waited.
+            () = events.closed() => return,
+            () = sandbox.wait_closed() => return,
+            () = self.wait_deleted() => {
+                return tell_end(&events, no_kernel(Ending::Interrupted), END_TIME).await;
+            }
+        };
+        if sandbox.is_closing() {
+            return;
+        }
+        let in_use = sandbox.begin_use();
+        let running = self.begin_turn();
+        let started = Instant::now();
+        let before = sandbox.cgroup.counters();
+        let ended = self
+            .take_turn(sandbox, &mut slot, &running, &spec, &events, &before)
+            .await;
+        let ended = self.end_turn(sandbox, &running, ended);
+        let usage = usage(sandbox, started.elapsed(), &before, &ended);
+        // The next request finds the sandbox idle.
+        drop(in_use);
+        let kernel_gone = slot.is_none();
+        let longest = if running.is_cut_off() {
+            CUT_OFF_TIME
+        } else {
+            END_TIME
+        };
+        tell_end(&events, Ended { usage, ..ended }, longest).await;
+        if kernel_gone
+            && !sandbox.is_closing()
+            && !self.is_deleted()
+            && let Err(e) = self.ready_kernel(sandbox, &mut slot).await
+        {
+            tracing::warn!(sandbox = sandbox.id(), "no new kernel yet: {e}");
+        }
+    }
+
+    fn begin_turn(&self) -> Arc<Running> {
+        let running = Arc::new(Running::default());
+        self.turn().running = Some(Arc::clone(&running));
+        if self.is_deleted() {
+            running.cut_off.store(true, Ordering::Release);
+        }
+        running
+    }
+
+    async fn take_turn(
+        &self,
+        sandbox: &Sandbox,
+        slot: &mut Option<Kernel>,
+        running: &Running,
+        spec: &ExecuteSpec,
+        events: &mpsc::Sender<Event>,
+        before: &Counters,
+    ) -> Ended {
+        if running.is_cut_off() {
+            return no_kernel(Ending::Interrupted);
+        }
+        if let Err(e) = self.ready_kernel(sandbox, slot).await {
+            tracing::error!(sandbox = sandbox.id(), "no kernel: {e}");
+            return no_kernel(if sandbox.cgroup.oom_kills() > before.oom_kills {
+                Ending::OutOfMemory
+            } else {
+                DIED
+            });
+        }
+        // Whoever cut it off while its kernel was launched had nothing to kill yet.
+        if running.is_cut_off() {
+            return no_kernel(Ending::Interrupted);
+        }
+        self.run_in_kernel(sandbox, slot, running, spec, events, before.oom_kills)
+            .await
+    }
+
+    async fn run_in_kernel(
+        &self,
+        sandbox: &Sandbox,
+        slot: &mut Option<Kernel>,
+        running: &Running,
+        spec: &ExecuteSpec,
+        events: &mpsc::Sender<Event>,
+        oom_kills: u64,
+    ) -> Ended {
+        let limits = &sandbox.host.config.limits;
+        let request = Request {
+            code: &spec.code,
+            env: &spec.env,
+            timeout: spec
+                .timeout
+                .unwrap_or(Duration::from_secs(limits.timeout_seconds)),
+            grace: Duration::from_secs(limits.interrupt_grace_seconds),
+            output_bytes: limits.output_bytes,
+            result_bytes: limits.result_bytes,
+            traceback_bytes: limits.traceback_bytes,
+            files: limits.files,
+            restore: spec.restore,
+            memory_bytes: sandbox.memory_bytes(),
+        };
+        let Some(kernel) = slot.as_mut() else {
+            return no_kernel(DIED);
+        };
+        let (place, interrupt) = (sandbox.place(), &running.interrupt);
+        let run = execution::run(kernel, &place, &request, events, interrupt, oom_kills);
+        let finish = tokio::select! {
+            finish = run => finish,
+            () = running.is_stuck() => return no_kernel(Ending::Interrupted),
+        };
+        if finish.execution_count > 0 {
+            self.execution_count
+                .store(finish.execution_count, Ordering::Relaxed);
+        }
+        if !finish.kernel_alive {
+            *slot = None;
+        }
+        Ended {
+            ending: finish.ending,
+            state: finish.state,
+            execution_count: finish.execution_count,
+            files: finish.files,
+            files_truncated: finish.files_truncated,
+            results_dropped: finish.results_dropped,
+            usage: Usage::default(),
+            stdout_dropped_bytes: finish.stdout_dropped_bytes,
+            stderr_dropped_bytes: finish.stderr_dropped_bytes,
+        }
+    }
+
+    /// From here on nothing can hit this execution any more. One whose kernel was killed by us did
+    /// not die of itself.
+    fn end_turn(&self, sandbox: &Sandbox, running: &Running, mut ended: Ended) -> Ended {
+        self.turn().running = None;
+        let killed = running.is_cut_off() && ended.state != KernelState::Kept;
+        if killed || sandbox.is_closing() {
+            ended.ending = Ending::Interrupted;
+        }
+        if running.is_cut_off() {
+            ended.state = KernelState::Lost {
+                reason: "its kernel was ended by a restart or a deletion".into(),
+            };
+        }
+        ended
+    }
+
+    // -- from outside of the slot
+
+    /// Interrupts the execution that runs, as a client that goes away does; false where none does.
+    pub(super) fn interrupt(&self) -> bool {
+        match &self.turn().running {
+            Some(running) => {
+                running.interrupt.notify_one();
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Kills what runs and has the kernel replaced before anything else runs in it.
+    fn cut_off(&self, sandbox: &Sandbox) {
+        let mut turn = self.turn();
+        turn.stale = true;
+        if let Some(running) = &turn.running {
+            running.cut_off.store(true, Ordering::Release);
+            running.killed.notify_one();
+            // With the lock held: it is this execution that dies and not the next.
+            if let Err(e) = sandbox.cgroup.kill_leaf(&self.leaf) {
+                tracing::debug!("the kernel's cgroup is gone: {e}");
+            }
+        }
+    }
+
+    /// Replaces the kernel; what runs ends as interrupted, what waits runs in the new one. Returns
+    /// once that is ready.
+    ///
+    /// # Errors
+    /// `Busy` when the sandbox has no memory for a kernel; `Conflict` when the sandbox is being
+    /// closed.
+    pub(super) async fn restart(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        let oom_kills = sandbox.cgroup.oom_kills();
+        let mut launched = self.launched.subscribe();
+        self.cut_off(sandbox);
+        loop {
+            tokio::select! {
+                mut slot = self.kernel.lock() => {
+                    sandbox.refuse_closing()?;
+                    if self.is_deleted() {
+                        return Err(Error::context_not_found(&self.id));
+                    }
+                    let ready = self.ready_kernel(sandbox, &mut slot).await;
+                    return ready.map_err(|e| no_context(sandbox, oom_kills, &e));
+                }
+                // The execution that was cut off has launched it, and others wait for the slot.
+                _ = launched.changed() => if !self.turn().stale {
+                    return Ok(());
+                },
+            }
+        }
+    }
+
+    /// Kills it for good; returns when its processes are gone and their leaf is removed.
+    pub(super) async fn end(&self, sandbox: &Sandbox) {
+        self.deleted.store(true, Ordering::Release);
+        self.gone.notify_waiters();
+        let deadline = Instant::now() + DEATH_TIMEOUT;
+        let mut pause = Duration::from_millis(1);
+        // Again and again: a kernel that was being launched may have joined after the last kill.
+        while !sandbox.is_closing() {
+            self.cut_off(sandbox);
+            // A leaf that nothing can be killed in is not there.
+            let killed = sandbox.cgroup.kill_leaf(&self.leaf);
+            if sandbox.cgroup.remove_leaf(&self.leaf) || killed.is_err() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                tracing::error!(sandbox = sandbox.id(), "a context does not end");
+                break;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+
+    /// Lets go of a kernel that was killed. Whoever executes sees it die and gives the slot back.
+    pub(super) async fn let_go(&self) {
+        self.kernel.lock().await.take();
+    }
+}
+
+async fn set_env(
+    kernel: &mut Kernel,
+    env: &BTreeMap<String, String>,
+) -> Result<(), isolation::Error> {
+    if env.is_empty() {
+        return Ok(());
+    }
+    let set = kernel.set_env(env).await;
+    set.map_err(isolation::Error::step("set a kernel's variables"))
+}
+
+/// A directory that a context cannot have.
+pub(super) fn bad_cwd(detail: String) -> Error {
+    Error {
+        code: "bad_cwd",
+        ..Error::invalid("cwd", detail)
+    }
+}
+
+/// Why a client's context has no kernel.
+fn no_context(sandbox: &Sandbox, oom_kills: u64, error: &isolation::Error) -> Error {
+    if let Err(closing) = sandbox.refuse_closing() {
+        return closing;
+    }
+    if sandbox.cgroup.oom_kills() > oom_kills {
+        return Error::new(
+            ErrorKind::Busy,
+            "out_of_memory",
+            "the sandbox has no memory for a kernel (memory_bytes); free some or close it",
+        );
+    }
+    tracing::error!(sandbox = sandbox.id(), "no kernel for a context: {error}");
+    Error::new(
+        ErrorKind::Internal,
+        "context_failed",
+        "no kernel could be started; the service's log says why",
+    )
+}
