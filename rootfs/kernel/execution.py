@@ -2,10 +2,12 @@
 
 import base64
 
+from _sandcell import structured
 from _sandcell.channel import MAX_FRAME_BYTES, encode
 
 # Parsers stop at some depth (serde_json at 128); JSON nested deeper than this goes out as text.
 _MAX_DEPTH = 100
+_MIN_INTEGER, _MAX_INTEGER = -2**63, 2**64 - 1
 
 
 class Execution:
@@ -31,13 +33,22 @@ class Execution:
         if display_id is not None:
             frame["display_id"] = str(display_id)
         data = _jsonable_bundle(data)
-        payload = None
-        if _text_size(data) <= self.result_bytes_left:
-            payload = encode(frame | {"data": data, "metadata": _jsonable(metadata or {})})
-        if payload is None or len(payload) > min(self.result_bytes_left, MAX_FRAME_BYTES):
+        payload = self._whole(frame, data, metadata)
+        if payload is None and structured.OPTIONAL & data.keys():
+            # Nobody asked for these: they must not cost the picture or the table that they go with.
+            data = {mime: data[mime] for mime in data if mime not in structured.OPTIONAL}
+            payload = self._whole(frame, data, metadata)
+        if payload is None:
             payload = encode(frame | {"data": self._instead_of(data)})
         self.result_bytes_left -= len(payload)
         self._send(payload)
+
+    def _whole(self, frame, data, metadata):
+        """The frame, or None where it is over the limit."""
+        if _text_size(data) > self.result_bytes_left:
+            return None
+        payload = encode(frame | {"data": data, "metadata": _jsonable(metadata or {})})
+        return payload if len(payload) <= min(self.result_bytes_left, MAX_FRAME_BYTES) else None
 
     def _instead_of(self, data):
         left_out = ", ".join(sorted(set(data) - {"text/plain"})) or "text/plain"
@@ -91,7 +102,7 @@ def _jsonable_bundle(data):
 
 def _jsonable(value):
     """The value itself where it is proper JSON, else the nearest to it."""
-    if _shallow(value):
+    if _parsable(value):
         try:
             encode(value)
             return value
@@ -100,7 +111,10 @@ def _jsonable(value):
     return _nearest(value, 0)
 
 
-def _shallow(value):
+def _parsable(value):
+    """Not too deep, and no integer that a parser refuses: serde_json does beyond 1e308."""
+    if isinstance(value, int):
+        return _MIN_INTEGER <= value <= _MAX_INTEGER
     level, depth = [value], 0
     while level:
         depth += 1
@@ -110,15 +124,23 @@ def _shallow(value):
         for item in level:
             children = item.values() if isinstance(item, dict) else item
             if isinstance(children, (list, tuple)) or children is not item:
-                below.extend(child for child in children
-                             if isinstance(child, (dict, list, tuple)))
+                for child in children:
+                    if isinstance(child, (dict, list, tuple)):
+                        below.append(child)
+                    elif isinstance(child, int) and not _MIN_INTEGER <= child <= _MAX_INTEGER:
+                        return False
         level = below
     return True
 
 
 def _nearest(value, depth):
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, str)):
         return value
+    if isinstance(value, int):
+        if _MIN_INTEGER <= value <= _MAX_INTEGER:
+            return value
+        # The time for a decimal text grows with the square of its length, and user code may limit it.
+        return str(value) if value.bit_length() < 2000 else hex(value)
     if isinstance(value, float):
         return value if value - value == 0 else None
     if depth >= _MAX_DEPTH:

@@ -75,6 +75,8 @@ pub(crate) struct ExecuteRequest {
     #[serde(default)]
     env: Option<BTreeMap<String, String>>,
     #[serde(default)]
+    stdin: Option<String>,
+    #[serde(default)]
     pub(crate) stream: Option<bool>,
 }
 
@@ -103,6 +105,7 @@ impl TryFrom<ExecuteRequest> for ExecuteSpec {
             code: request.code,
             timeout: seconds(request.timeout_seconds)?,
             env: request.env.unwrap_or_default(),
+            stdin: request.stdin,
         })
     }
 }

@@ -155,6 +155,7 @@ async fn run_in(supervisor: &Supervisor, job: Job) -> Result<u8, String> {
         code: job.code,
         timeout: job.timeout,
         env: BTreeMap::new(),
+        stdin: None,
     };
     let mut execution = supervisor
         .execute(&sandbox.id, script)

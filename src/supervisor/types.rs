@@ -81,6 +81,8 @@ pub struct ExecuteSpec {
     pub timeout: Option<Duration>,
     /// Variables for this execution only.
     pub env: BTreeMap<String, String>,
+    /// What `input()` and `sys.stdin` read; `None` is at its end from the start.
+    pub stdin: Option<String>,
 }
 
 /// A running execution: events until [`Event::Ended`], which is always last.

@@ -13,3 +13,4 @@ mod flows;
 mod kernel_cases;
 mod odd_requests;
 mod picture;
+mod traps;
