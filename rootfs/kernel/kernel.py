@@ -7,8 +7,8 @@ import os
 import sys
 from itertools import islice
 
-from _sandcell import (commands, figures, files, imports, lockdown, reseed, shell, stdin,
-                       streams, tracebacks, warm)
+from _sandcell import (commands, figures, files, imports, lockdown, reseed, shell, spawning,
+                       stdin, streams, tracebacks, warm)
 from _sandcell.channel import Channel, encode
 from _sandcell.execution import Execution
 from _sandcell.interrupts import Interrupts
@@ -31,6 +31,7 @@ class Kernel:
         self.streams = streams.Streams()
         self.shell = shell.make()
         imports.watch("matplotlib.pyplot", figures.install)
+        imports.watch("multiprocessing.spawn", spawning.install)
         # A crash in C prints where Python was, on descriptor 2, before the signal ends the process.
         faulthandler.enable(2)
         builtins.input = stdin.ask

@@ -12,10 +12,10 @@ CHART = "application/vnd.e2b.chart.v1+json"
 DATA = "application/vnd.e2b.data.v1+json"
 OPTIONAL = {CHART, DATA}
 
-# Extracting takes some 15 microseconds a point: at most a small part of the time of drawing.
+# Measured: 3 ms a figure and 8 microseconds a point, where drawing takes 35 to 55 ms.
 MAX_POINTS = 2_000
 MAX_AXES = 12
-MAX_CELLS = 10_000
+MAX_CELLS = 10_000  # some milliseconds, about as long as their HTML
 MAX_BYTES = 1024 * 1024  # of JSON: the supervisor keeps no longer entry
 
 
@@ -61,7 +61,8 @@ def _chart(figure):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the package's own use of matplotlib
         chart = chart_figure_to_chart(figure)
-        return chart and chart.model_dump(mode="json")
+        # Not its JSON mode: ticks may be NumPy's integers, which that refuses.
+        return chart and _cell(chart.model_dump())
 
 
 def _points(axes):
@@ -79,8 +80,17 @@ def _columns(frame):
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
         return None  # a column would hide another
-    return {name: [_cell(value) for value in frame.iloc[:, place].tolist()]
-            for place, name in enumerate(names)}
+    return {name: _values(frame.iloc[:, place]) for place, name in enumerate(names)}
+
+
+def _values(column):
+    values = column.tolist()
+    kind = column.dtype.kind if isinstance(column.dtype, sys.modules["numpy"].dtype) else "O"
+    if kind in "biu":
+        return values
+    if kind == "f":
+        return [value if math.isfinite(value) else None for value in values]
+    return [_cell(value) for value in values]
 
 
 def _cell(value):
@@ -104,5 +114,5 @@ def _cell(value):
 
 
 def _missing(value):
-    pandas = sys.modules["pandas"]
-    return value is pandas.NaT or value is pandas.NA
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and (value is pandas.NaT or value is pandas.NA)

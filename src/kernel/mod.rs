@@ -38,6 +38,7 @@ fn sources() -> BTreeMap<String, String> {
         source!("reseed.py"),
         source!("sharing.py"),
         source!("shell.py"),
+        source!("spawning.py"),
         source!("stdin.py"),
         source!("streams.py"),
         source!("structured.py"),
