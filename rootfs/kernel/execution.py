@@ -4,10 +4,10 @@ import base64
 
 from _sandcell import structured
 from _sandcell.channel import MAX_FRAME_BYTES, encode
+from _sandcell.structured import MAX_INTEGER, MIN_INTEGER
 
 # Parsers stop at some depth (serde_json at 128); JSON nested deeper than this goes out as text.
 _MAX_DEPTH = 100
-_MIN_INTEGER, _MAX_INTEGER = -2**63, 2**64 - 1
 
 
 class Execution:
@@ -34,9 +34,10 @@ class Execution:
             frame["display_id"] = str(display_id)
         data = _jsonable_bundle(data)
         payload = self._whole(frame, data, metadata)
-        if payload is None and structured.OPTIONAL & data.keys():
+        extras = structured.OPTIONAL & data.keys()
+        if extras and (payload is None or len(payload) - _text_size(data) > structured.MAX_BYTES):
             # Nobody asked for these: they must not cost the picture or the table that they go with.
-            data = {mime: data[mime] for mime in data if mime not in structured.OPTIONAL}
+            data = {mime: data[mime] for mime in data if mime not in extras}
             payload = self._whole(frame, data, metadata)
         if payload is None:
             payload = encode(frame | {"data": self._instead_of(data)})
@@ -94,7 +95,7 @@ def _jsonable_bundle(data):
     for mime, value in data.items():
         if isinstance(value, (bytes, bytearray, memoryview)):
             value = base64.b64encode(value).decode("ascii")
-        elif not isinstance(value, str):
+        elif not isinstance(value, (str, structured.Plain)):
             value = _jsonable(value)
         bundle[str(mime)] = value
     return bundle
@@ -114,7 +115,7 @@ def _jsonable(value):
 def _parsable(value):
     """Not too deep, and no integer that a parser refuses: serde_json does beyond 1e308."""
     if isinstance(value, int):
-        return _MIN_INTEGER <= value <= _MAX_INTEGER
+        return MIN_INTEGER <= value <= MAX_INTEGER
     level, depth = [value], 0
     while level:
         depth += 1
@@ -127,7 +128,7 @@ def _parsable(value):
                 for child in children:
                     if isinstance(child, (dict, list, tuple)):
                         below.append(child)
-                    elif isinstance(child, int) and not _MIN_INTEGER <= child <= _MAX_INTEGER:
+                    elif isinstance(child, int) and not MIN_INTEGER <= child <= MAX_INTEGER:
                         return False
         level = below
     return True
@@ -137,7 +138,7 @@ def _nearest(value, depth):
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
-        if _MIN_INTEGER <= value <= _MAX_INTEGER:
+        if MIN_INTEGER <= value <= MAX_INTEGER:
             return value
         # The time for a decimal text grows with the square of its length, and user code may limit it.
         return str(value) if value.bit_length() < 2000 else hex(value)
