@@ -2,7 +2,9 @@
 
 import base64
 
+from _sandcell import structured
 from _sandcell.channel import MAX_FRAME_BYTES, encode
+from _sandcell.structured import MAX_INTEGER, MIN_INTEGER
 
 # Parsers stop at some depth (serde_json at 128); JSON nested deeper than this goes out as text.
 _MAX_DEPTH = 100
@@ -31,13 +33,23 @@ class Execution:
         if display_id is not None:
             frame["display_id"] = str(display_id)
         data = _jsonable_bundle(data)
-        payload = None
-        if _text_size(data) <= self.result_bytes_left:
-            payload = encode(frame | {"data": data, "metadata": _jsonable(metadata or {})})
-        if payload is None or len(payload) > min(self.result_bytes_left, MAX_FRAME_BYTES):
+        payload = self._whole(frame, data, metadata)
+        extras = structured.OPTIONAL & data.keys()
+        if extras and (payload is None or len(payload) - _text_size(data) > structured.MAX_BYTES):
+            # Nobody asked for these: they must not cost the picture or the table that they go with.
+            data = {mime: data[mime] for mime in data if mime not in extras}
+            payload = self._whole(frame, data, metadata)
+        if payload is None:
             payload = encode(frame | {"data": self._instead_of(data)})
         self.result_bytes_left -= len(payload)
         self._send(payload)
+
+    def _whole(self, frame, data, metadata):
+        """The frame, or None where it is over the limit."""
+        if _text_size(data) > self.result_bytes_left:
+            return None
+        payload = encode(frame | {"data": data, "metadata": _jsonable(metadata or {})})
+        return payload if len(payload) <= min(self.result_bytes_left, MAX_FRAME_BYTES) else None
 
     def _instead_of(self, data):
         left_out = ", ".join(sorted(set(data) - {"text/plain"})) or "text/plain"
@@ -83,7 +95,7 @@ def _jsonable_bundle(data):
     for mime, value in data.items():
         if isinstance(value, (bytes, bytearray, memoryview)):
             value = base64.b64encode(value).decode("ascii")
-        elif not isinstance(value, str):
+        elif not isinstance(value, (str, structured.Plain)):
             value = _jsonable(value)
         bundle[str(mime)] = value
     return bundle
@@ -91,7 +103,7 @@ def _jsonable_bundle(data):
 
 def _jsonable(value):
     """The value itself where it is proper JSON, else the nearest to it."""
-    if _shallow(value):
+    if _parsable(value):
         try:
             encode(value)
             return value
@@ -100,7 +112,10 @@ def _jsonable(value):
     return _nearest(value, 0)
 
 
-def _shallow(value):
+def _parsable(value):
+    """Not too deep, and no integer that a parser refuses: serde_json does beyond 1e308."""
+    if isinstance(value, int):
+        return MIN_INTEGER <= value <= MAX_INTEGER
     level, depth = [value], 0
     while level:
         depth += 1
@@ -110,15 +125,23 @@ def _shallow(value):
         for item in level:
             children = item.values() if isinstance(item, dict) else item
             if isinstance(children, (list, tuple)) or children is not item:
-                below.extend(child for child in children
-                             if isinstance(child, (dict, list, tuple)))
+                for child in children:
+                    if isinstance(child, (dict, list, tuple)):
+                        below.append(child)
+                    elif isinstance(child, int) and not MIN_INTEGER <= child <= MAX_INTEGER:
+                        return False
         level = below
     return True
 
 
 def _nearest(value, depth):
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, str)):
         return value
+    if isinstance(value, int):
+        if MIN_INTEGER <= value <= MAX_INTEGER:
+            return value
+        # The time for a decimal text grows with the square of its length, and user code may limit it.
+        return str(value) if value.bit_length() < 2000 else hex(value)
     if isinstance(value, float):
         return value if value - value == 0 else None
     if depth >= _MAX_DEPTH:

@@ -7,8 +7,8 @@ import os
 import sys
 from itertools import islice
 
-from _sandcell import (commands, figures, files, imports, lockdown, reseed, shell, streams,
-                       tracebacks, warm)
+from _sandcell import (commands, figures, files, imports, lockdown, reseed, shell, spawning,
+                       stdin, streams, tracebacks, warm)
 from _sandcell.channel import Channel, encode
 from _sandcell.checkpoints import Checkpoints
 from _sandcell.execution import Execution
@@ -34,10 +34,11 @@ class Kernel:
         self.streams = streams.Streams()
         self.shell = shell.make()
         imports.watch("matplotlib.pyplot", figures.install)
+        imports.watch("multiprocessing.spawn", spawning.install)
         # A crash in C prints where Python was, on descriptor 2, before the signal ends the process.
         faulthandler.enable(2)
-        builtins.input = _no_input
-        getpass.getpass = _no_input
+        builtins.input = stdin.ask
+        getpass.getpass = stdin.ask_secret
         os.system = commands.system
         sys.breakpointhook = _no_breakpoint
         sys.argv = [""]
@@ -52,6 +53,9 @@ class Kernel:
         self.finders_of_base = len(sys.path_importer_cache)
         self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)
+        # Scripts find their data beside `__file__`. Not a global of `__main__`: multiprocessing would
+        # take it for a file that a spawned child can run.
+        builtins.__file__ = os.path.join(lockdown.HOME, "main.py")
         self.streams.copies = {1: plan.stdout, 2: plan.stderr}
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         self.checkpoints.begin(plan.oom_score_adj)
@@ -119,9 +123,10 @@ class Kernel:
 
     def execute(self, request):
         execution = Execution(self.channel, self.interrupts, request)
-        self.streams.restore()
+        self.streams.restore(request.get("stdin"))
         count = self.shell.execution_count
         self.interrupts.forget()
+        stay_somewhere()
         execution.started(count)
         before = files.Snapshot(lockdown.HOME)
         self.look_again_for_modules()
@@ -151,6 +156,9 @@ class Kernel:
 
     def run(self, execution, request):
         self.shell.execution = execution
+        late, self.shell.late = self.shell.late, []
+        for shown in late:
+            execution.result(*shown)
         returned, raised = self.interrupts.run(self.run_code, request)
         error = raised or returned
         if error is None and execution.shown:
@@ -206,8 +214,12 @@ class Kernel:
             os._exit(code & 0xFF)
 
 
-def _no_input(prompt="", *args, **kwargs):
-    raise EOFError("there is nobody to answer input(): put the value into the code")
+def stay_somewhere():
+    """The working directory may have been deleted, which makes the oddest calls fail."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir(lockdown.HOME)
 
 
 def _no_breakpoint(*args, **kwargs):

@@ -16,7 +16,11 @@ from IPython.utils.text import LSString, SList
 from traitlets import Type, default
 from traitlets.config import Config
 
-from _sandcell import commands, figures
+from _sandcell import commands, figures, structured
+
+
+# Displays of threads that outlive their execution, kept for the next one; the rest is dropped.
+MAX_LATE = 20
 
 
 class Compiler(CachingCompiler):
@@ -47,6 +51,10 @@ class ResultHook(DisplayHook):
         code = self.shell.history_manager.input_hist_parsed[-1]
         return ";" in code.rstrip().rpartition("\n")[2] and super().quiet()
 
+    def update_user_ns(self, result):
+        self.shell.mend_names()
+        super().update_user_ns(result)
+
     def write_output_prompt(self):
         pass
 
@@ -66,9 +74,12 @@ class Publisher(DisplayPublisher):
 
     def publish(self, data, metadata=None, source=None, *, transient=None, update=False, **kwargs):
         self._validate_data(data, metadata)
+        display_id = (transient or {}).get("display_id")
+        shown = "update" if update else "display", data, metadata, display_id
         if execution := self.shell.execution:
-            display_id = (transient or {}).get("display_id")
-            execution.result("update" if update else "display", data, metadata, display_id)
+            execution.result(*shown)
+        elif len(self.shell.late) < MAX_LATE:
+            self.shell.late.append(shown)
 
     def clear_output(self, wait=False):
         if execution := self.shell.execution:
@@ -81,6 +92,8 @@ class Formatter(DisplayFormatter):
         data, metadata = super().format(obj, include, exclude)
         if "image/png" in data:
             data.pop("image/jpeg", None)  # Pillow gives every picture as both
+        if data and include is None:
+            data |= structured.of(obj)
         return data, metadata
 
 
@@ -107,6 +120,10 @@ class Shell(InteractiveShell):
     execution = None
     loop = None
 
+    def __init__(self, **kwargs):
+        self.late = []
+        super().__init__(**kwargs)
+
     # Profiles, startup files and databases of a person at a terminal: none of it is read or written.
     def _ipython_dir_changed(self, change):
         pass  # IPython would make the directory
@@ -132,6 +149,16 @@ class Shell(InteractiveShell):
         # The real open(): descriptors 1 and 2 are put right again before each execution.
         for names in (self.user_ns, self.user_ns_hidden):
             names.pop("open", None)
+        # A module has one; without it multiprocessing cannot spawn.
+        self.user_ns["__spec__"] = None
+
+    def mend_names(self):
+        """IPython looks these up among the user's own names: taken or deleted, nothing would run."""
+        history = self.history_manager
+        self.user_ns["_ih"] = history.input_hist_parsed
+        self.user_ns["_oh"] = history.output_hist
+        self.user_ns["_dh"] = history.dir_hist
+        self.user_ns["get_ipython"] = self.get_ipython
 
     def init_hooks(self):
         super().init_hooks()
@@ -148,6 +175,7 @@ class Shell(InteractiveShell):
     def run(self, code):
         """Runs code as an execution. Returns the exception that ended it, or None."""
         problem = None
+        self.mend_names()
         try:
             cell = self.transform_cell(code)
         except Exception:

@@ -5,6 +5,8 @@ import io
 import os
 import sys
 
+from _sandcell import stdin
+
 _libc = ctypes.CDLL(None)
 _fflush = _libc.fflush
 _fflush.argtypes = [ctypes.c_void_p]
@@ -50,12 +52,13 @@ class Streams:
             setattr(sys, name, text)
             setattr(sys, f"__{name}__", text)
 
-    def restore(self):
+    def restore(self, text_of_stdin):
         """Undoes what the last execution did to the streams and their descriptors."""
         for fd, copy in self.copies.items():
             os.dup2(copy, fd)
             os.set_blocking(fd, True)  # asyncio's pipes are not, and copies share it
         self.open()
+        stdin.restore(text_of_stdin)
 
     def flush(self):
         for name in ("stdout", "stderr"):

@@ -10,7 +10,7 @@ import signal
 import sys
 import types
 
-from _sandcell import execution, figures, files, lockdown, reseed
+from _sandcell import execution, figures, files, lockdown, reseed, structured
 
 # Where the mirror keeps matplotlib's settings and its list of fonts.
 MATPLOTLIB = "/opt/sandcell/matplotlib"
@@ -64,6 +64,8 @@ def up(kernel, preload):
                 importlib.import_module(name)
             except Exception as error:
                 failed.append(f"{name}: {type(error).__name__}: {error}")
+        if "matplotlib.pyplot" in sys.modules:
+            structured.preload()
     _rehearse(kernel)
     reseed.bind()
     return failed

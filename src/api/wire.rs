@@ -75,6 +75,8 @@ pub(crate) struct ExecuteRequest {
     #[serde(default)]
     env: Option<BTreeMap<String, String>>,
     #[serde(default)]
+    stdin: Option<String>,
+    #[serde(default)]
     pub(crate) stream: Option<bool>,
     #[serde(default)]
     restore: Option<Restore>,
@@ -100,6 +102,7 @@ impl TryFrom<ExecuteRequest> for ExecuteSpec {
             timeout: seconds(request.timeout_seconds)?,
             env: request.env.unwrap_or_default(),
             restore: request.restore.unwrap_or_default(),
+            stdin: request.stdin,
         })
     }
 }

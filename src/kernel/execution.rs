@@ -42,6 +42,8 @@ pub struct Request<'a> {
     pub code: &'a str,
     /// Variables for this execution only.
     pub env: &'a BTreeMap<String, String>,
+    /// What `input()` and `sys.stdin` read.
+    pub stdin: Option<&'a str>,
     /// Wall time.
     pub timeout: Duration,
     /// Between SIGINT and SIGKILL.
@@ -243,6 +245,7 @@ impl Run<'_> {
             id: self.id,
             code: self.request.code,
             env: self.request.env,
+            stdin: self.request.stdin,
             max_result_bytes: self.request.result_bytes,
             max_traceback_bytes: self.request.traceback_bytes,
             max_files: self.request.files,

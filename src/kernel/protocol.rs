@@ -144,6 +144,10 @@ pub enum ToKernel<'a> {
         /// Variables for this execution only: set before, put back after. One that cannot be set
         /// (`=` or NUL in its name) is a line on stderr.
         env: &'a std::collections::BTreeMap<String, String>,
+        /// What `input()` and `sys.stdin` read; without it they are at their end. Descriptor 0
+        /// stays `/dev/null`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        stdin: Option<&'a str>,
         /// Bytes of results (sum of all MIME data) that are kept; what is over is replaced by a
         /// `text/plain` entry that says so.
         max_result_bytes: usize,

@@ -394,6 +394,7 @@ impl Context {
         let request = Request {
             code: &spec.code,
             env: &spec.env,
+            stdin: spec.stdin.as_deref(),
             timeout: spec
                 .timeout
                 .unwrap_or(Duration::from_secs(limits.timeout_seconds)),

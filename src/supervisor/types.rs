@@ -116,6 +116,8 @@ pub struct ExecuteSpec {
     pub env: BTreeMap<String, String>,
     /// Whether variables are to outlive a kernel that dies.
     pub restore: Restore,
+    /// What `input()` and `sys.stdin` read; `None` is at its end from the start.
+    pub stdin: Option<String>,
 }
 
 /// A running execution: events until [`Event::Ended`], which is always last.

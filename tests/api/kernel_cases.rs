@@ -25,6 +25,7 @@ struct Case {
 #[serde(deny_unknown_fields)]
 struct Step {
     code: String,
+    stdin: Option<String>,
     stdout: Option<String>,
     stderr: Option<String>,
     #[serde(default)]
@@ -39,6 +40,8 @@ struct Step {
     error_value: Option<String>,
     result_text: Option<String>,
     result_mimes: Option<Vec<String>>,
+    #[serde(default)]
+    result_data: Map<String, Value>,
     results: Option<usize>,
     files: Option<Vec<String>>,
     execution_count: Option<u64>,
@@ -149,6 +152,10 @@ impl Step {
                 .unwrap_or(&Value::Null);
             check("result_text", &json!(wanted), got);
         }
+        for (mime, wanted) in &self.result_data {
+            let got = last.and_then(|r| r.get(mime)).unwrap_or(&Value::Null);
+            check(mime, wanted, got);
+        }
         let traceback = text(&seen.error["traceback"]);
         for (what, texts, within, contained) in [
             ("stdout", &self.stdout_contains, seen.stdout.as_str(), true),
@@ -183,7 +190,11 @@ fn code_does_what_the_cases_say() {
     for case in &file.cases {
         let sandbox = service.create();
         for (number, step) in case.steps.iter().enumerate() {
-            let seen = Seen::of(sandbox.stream(&step.code));
+            let mut request = json!({ "code": step.code });
+            if let Some(stdin) = &step.stdin {
+                request["stdin"] = json!(stdin);
+            }
+            let seen = Seen::of(sandbox.stream_json(request));
             let differences = step.differences(&seen);
             if !differences.is_empty() {
                 let place = format!("{} (step {}): {}", case.name, number + 1, step.code);

@@ -15,3 +15,4 @@ mod kernel_cases;
 mod odd_requests;
 mod picture;
 mod restore;
+mod traps;

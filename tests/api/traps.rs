@@ -1,0 +1,123 @@
+//! What trips kernels up, where code alone does not show it: time, memory, threads that go on.
+
+use serde_json::{Value, json};
+
+use crate::fixture::Service;
+use crate::fixture::host::wait_until;
+use crate::fixture::sandbox::shown;
+
+use std::time::Duration;
+
+#[test]
+fn code_that_ignores_interrupts_is_ended_all_the_same() {
+    let service = Service::with_config("limits.interrupt_grace_seconds = 1");
+    let sandbox = service.create();
+    let outcome = sandbox.execute_within(
+        1.0,
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+    );
+    assert_eq!(outcome["outcome"], "timeout", "{}", shown(&outcome));
+    assert_eq!(outcome["state"], "lost");
+    sandbox.assert_usable();
+    // Ignored in one execution, heard again in the next.
+    sandbox.execute("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)");
+    let outcome = sandbox.execute_within(1.0, "while True: pass");
+    assert_eq!(outcome["outcome"], "timeout", "{}", shown(&outcome));
+    assert_eq!(outcome["state"], "kept");
+}
+
+#[test]
+fn memory_that_is_freed_can_be_used_again() {
+    let service = Service::start();
+    let sandbox = service.create_with(&json!({ "memory_bytes": 256 << 20 }));
+    // Large blocks and many small ones are freed in different ways.
+    for code in [
+        "x = bytearray(160 << 20)",
+        "x = [str(n) for n in range(1_500_000)]",
+    ] {
+        for _ in 0..4 {
+            let outcome = sandbox.execute(&format!("{code}\ndel x"));
+            assert_eq!(outcome["outcome"], "ok", "{}", shown(&outcome));
+        }
+    }
+}
+
+#[test]
+fn what_a_thread_shows_after_the_end_comes_with_the_next_execution() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let outcome = sandbox.execute(
+        "import os, threading\n\
+         def late():\n    while not os.path.exists('go'): pass\n    \
+         print('late print')\n    \
+         for n in range(30): display(n)\n    \
+         open('gone', 'w').close()\n\
+         threading.Thread(target=late).start()",
+    );
+    assert_eq!(outcome["stdout"], "");
+    sandbox.upload("go", b"").ok();
+    wait_until("the thread is through", Duration::from_secs(20), || {
+        sandbox.files().iter().any(|(path, _)| path == "gone")
+    });
+    let next = sandbox.execute("print('next')");
+    assert_eq!(next["stdout"], "late print\nnext\n", "{}", shown(&next));
+    let results: Vec<&Value> = next["results"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|r| &r["data"])
+        .collect();
+    let kept: Vec<String> = (0..20).map(|n| n.to_string()).collect();
+    assert_eq!(results, kept.iter().collect::<Vec<_>>(), "the first 20");
+    assert_eq!(sandbox.execute("1;")["results"], json!([]));
+}
+
+#[test]
+fn a_traceback_of_ten_thousand_lines_keeps_head_and_tail() {
+    let service = Service::start();
+    let sandbox = service.create();
+    // Two functions that call each other: lines that repeat are not told apart from a loop's.
+    let outcome = sandbox.execute(
+        "import sys\nsys.setrecursionlimit(20_000)\n\
+         def even(n): return odd(n - 1) if n else 1 / 0\n\
+         def odd(n): return even(n - 1)\n\
+         even(10_000)",
+    );
+    assert_eq!(outcome["error"], "ZeroDivisionError", "{}", shown(&outcome));
+    let traceback = outcome["traceback"].as_str().expect("a traceback");
+    assert!(traceback.len() <= 64 * 1024, "{}", traceback.len());
+    assert!(traceback.starts_with("Traceback (most recent call last)"));
+    assert!(traceback.contains("even(10_000)"));
+    assert!(traceback.contains("bytes left out"));
+    assert!(traceback.ends_with("ZeroDivisionError: division by zero"));
+    sandbox.assert_usable();
+}
+
+#[test]
+fn data_that_nobody_asked_for_is_what_a_full_result_drops_first() {
+    let service = Service::with_config("limits.result_bytes = 30_000");
+    let sandbox = service.create();
+    let code = "import pandas as pd\npd.DataFrame({'a': ['x' * 100] * 1000})";
+    let outcome = sandbox.execute(code);
+    let types: Vec<&str> = outcome["results"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|r| r["type"].as_str())
+        .collect();
+    assert_eq!(types, ["text/html", "text/plain"], "{}", shown(&outcome));
+}
+
+#[test]
+fn stdin_is_a_text_of_one_execution() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let read = json!({ "code": "print(input() + input())", "stdin": "one\ntwo" });
+    assert_eq!(sandbox.execute_json(&read)["stdout"], "onetwo\n");
+    assert_eq!(sandbox.execute("input()")["error"], "EOFError");
+    for wrong in [json!(5), json!(["a"])] {
+        let request = json!({ "code": "1", "stdin": wrong });
+        let answer = service.post_json(&sandbox.path("execute"), &request);
+        assert_eq!(answer.status, 422);
+    }
+}
