@@ -121,3 +121,41 @@ fn stdin_is_a_text_of_one_execution() {
         assert_eq!(answer.status, 422);
     }
 }
+
+#[test]
+fn figures_updates_and_clearing_come_in_the_order_of_the_code() {
+    let service = Service::preloaded();
+    let sandbox = service.create();
+    let mut events = sandbox.stream(
+        "import matplotlib.pyplot as plt\n\
+         from IPython.display import clear_output\n\
+         handle = display('old', display_id='mine')\n\
+         clear_output(wait=True)\n\
+         handle.update('new')\n\
+         for title in ('first', 'second'):\n    plt.figure(); plt.pie([1]); plt.title(title)",
+    );
+    let mut told = Vec::new();
+    while let Some(event) = events.event() {
+        match event["type"].as_str() {
+            Some("clear_output") => told.push(json!(["clear", event["wait"]])),
+            Some("result") => told.push(json!([
+                event["kind"],
+                event["display_id"],
+                event["data"]["text/plain"],
+                event["data"]["application/vnd.e2b.chart.v1+json"]["title"],
+            ])),
+            _ => {}
+        }
+    }
+    let figure = |title: &str| json!(["display", null, "<Figure size 640x480 with 1 Axes>", title]);
+    assert_eq!(
+        told,
+        [
+            json!(["display", "mine", "'old'", null]),
+            json!(["clear", true]),
+            json!(["update", "mine", "'new'", null]),
+            figure("first"),
+            figure("second"),
+        ]
+    );
+}
