@@ -2,8 +2,8 @@
 
 After an execution the kernel forks a checkpoint of itself. It sleeps until SIGUSR1, which the
 supervisor sends when the kernel has died and all else that it started is gone; then the checkpoint is
-the kernel. A newer one ends an older one. A fork does not carry other threads, and what lives outside
-the process (files, connections, children) goes on from where it is.
+the kernel. A newer one ends an older one. A fork does not carry other threads, and a checkpoint keeps
+no pipe and no connection open; files and their positions are shared.
 
 `os.wait()` in user code must not wait for a checkpoint. It sees no child whose end sends no SIGCHLD
 (`__WCLONE`, waitpid(2)), and no libc makes one: so clone(2) is called directly, with Python's own work
@@ -18,8 +18,6 @@ import random
 import signal
 import threading
 import warnings
-
-from _sandcell import lockdown
 
 _SYS_CLONE = 56  # x86-64
 _CLONE_CHILD_CLEARTID = 0x00200000
@@ -74,11 +72,14 @@ class Checkpoints:
         self.missing = []
         self.base_bytes = 0
         self.oom_score_adj = b"0"
+        # Descriptors that the checkpoint needs when it is the kernel.
+        self.kept = ()
 
-    def begin(self, oom_score_adj):
+    def begin(self, plan):
         """In a new kernel: what it holds now is the zygote's, and a new kernel can have it too."""
         self.base_bytes = _private_bytes()
-        self.oom_score_adj = b"%d" % oom_score_adj
+        self.oom_score_adj = b"%d" % plan.oom_score_adj
+        self.kept = (plan.control, plan.stdout, plan.stderr)
         self.current = True
 
     def objection(self, mode, memory_bytes):
@@ -104,7 +105,10 @@ class Checkpoints:
             return False, f"the kernel could not be forked: {error.strerror}"
         if pid == 0:
             random.setstate(state)  # Python seeds its generator anew in every fork
-            self._become_kernel(missing)
+            self.pid, self.current = None, False
+            self.ended.clear()
+            self.missing += missing
+            _set_oom_score_adj(self.oom_score_adj)
             return True, None
         self.drop()
         self.pid, self.hidden, self.current = pid, hidden, True
@@ -133,18 +137,21 @@ class Checkpoints:
                 pass
             self.ended.remove(pid)
 
-    def _become_kernel(self, missing):
-        self.pid, self.current = None, False
-        self.ended.clear()
-        self.missing = missing + _shared_sockets()
-        _set_oom_score_adj(self.oom_score_adj)
+    def _wait(self):
+        """Until it is needed. In the checkpoint, as it was forked, every signal is blocked."""
+        try:
+            self.missing = _let_go_of_connections(self.kept)
+        except OSError:
+            os._exit(1)  # no descriptor is free: better none than one that keeps others waiting
+        _set_oom_score_adj(_OOM_SCORE_ADJ)
+        signal.sigwait(_WAKE_UP)
 
     def _clone_hidden(self):
         _before_fork()
         pid = _syscall(_SYS_CLONE, _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID, 0, 0, _TID_ADDRESS, 0)
         if pid == 0:
             # Most checkpoints are never needed: the interpreter is put right in those that are.
-            _wait()
+            self._wait()
             _after_fork_child()
             return 0
         error = ctypes.get_errno()
@@ -158,7 +165,7 @@ class Checkpoints:
             warnings.simplefilter("ignore")  # Python's: that there are threads is why we are here
             pid = _fork_by_another()
         if pid == 0:
-            _wait()
+            self._wait()
         return pid
 
 
@@ -167,32 +174,29 @@ def _threads():
             if thread is not threading.main_thread()]
 
 
-def _shared_sockets():
-    """Open sockets but the kernel's own: whoever is at the other end has heard the kernel that died."""
+def _let_go_of_connections(kept):
+    """Closes the checkpoint's copies of pipes and sockets: who is at the other end waits for the end of
+    the file, and would for as long as a copy is open. The null device takes their numbers, so that what
+    is opened later does not get them. Gives what they were, for people."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     found = []
-    try:
-        names = os.listdir("/proc/self/fd")
-    except OSError:
-        return ["no descriptor was free to look for connections"]
-    for name in names:
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number < 3 or number == null or number in kept:
+            continue
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-            if int(name) < lockdown.HIGH_FD and target.startswith("socket:"):
-                found.append(f"connection on descriptor {name}")
+            kind = os.readlink(f"/proc/self/fd/{number}").partition(":")[0]
         except OSError:
-            pass  # the directory's own
+            continue  # the directory's own
+        if kind in ("socket", "pipe"):
+            os.dup2(null, number, inheritable=False)
+            found.append(f"{kind} on descriptor {number}")
+    os.close(null)
     return found
 
 
 def _may_clone():
     # A directory has two links and one for each directory in it: here, for each thread.
     return _TID_ADDRESS is not None and os.stat("/proc/self/task").st_nlink == 3
-
-
-def _wait():
-    """Until it is needed. In the checkpoint, as it was forked, every signal is blocked."""
-    _set_oom_score_adj(_OOM_SCORE_ADJ)
-    signal.sigwait(_WAKE_UP)
 
 
 def _fork_by_another():

@@ -58,7 +58,7 @@ class Kernel:
         builtins.__file__ = os.path.join(lockdown.HOME, "main.py")
         self.streams.copies = {1: plan.stdout, 2: plan.stderr}
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-        self.checkpoints.begin(plan.oom_score_adj)
+        self.checkpoints.begin(plan)
         self.tell({"type": "ready"})
         while (message := self.channel.receive()) is not None:
             if message["type"] == "execute":
@@ -96,7 +96,8 @@ class Kernel:
             if awake:
                 self.interrupts.hold()
                 self.channel.take_over()
-                self.tell({"type": "restored", "missing": self.checkpoints.missing})
+                missing = self.checkpoints.missing + self.shell.forget_loop()
+                self.tell({"type": "restored", "missing": missing})
                 return True
         now = {"type": "checkpoint", "pid": self.checkpoints.pid, "objection": objection}
         if now != self.told_checkpoint:

@@ -443,11 +443,16 @@ impl Context {
         if killed || sandbox.is_closing() {
             ended.ending = Ending::Interrupted;
         }
-        if running.is_cut_off() {
-            ended.state = KernelState::Lost {
-                reason: "its kernel was ended by a restart or a deletion".into(),
-            };
-        }
+        let ended_by = if sandbox.is_closing() {
+            "the sandbox was closed"
+        } else if running.is_cut_off() {
+            "the context was restarted or deleted"
+        } else {
+            return ended;
+        };
+        ended.state = KernelState::Lost {
+            reason: ended_by.into(),
+        };
         ended
     }
 

@@ -256,7 +256,7 @@ pub struct Usage {
     pub cpu_system: Duration,
     /// Highest memory of the sandbox so far, bytes.
     pub peak_memory_bytes: u64,
-    /// Processes and threads when it ended.
+    /// Processes and threads when it ended, checkpoints of kernels included.
     pub processes: u64,
     /// `memory`, `processes`, `output`, `time`: limits that were hit.
     pub limits_hit: Vec<&'static str>,

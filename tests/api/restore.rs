@@ -109,7 +109,7 @@ fn what_a_fork_does_not_carry_is_named() {
     assert_eq!(ended["state"], "restored", "{}", shown(&ended));
     let missing = ended["not_restored"].to_string();
     assert!(missing.contains("thread worker"), "{missing}");
-    assert!(missing.contains("connection on descriptor"), "{missing}");
+    assert!(missing.contains("socket on descriptor"), "{missing}");
     assert_eq!(sandbox.stdout("print(threading.active_count())"), "1\n");
 }
 
@@ -137,6 +137,34 @@ fn a_restored_kernel_is_whole() {
     let stopped = run(&sandbox, "time.sleep(100)", "auto");
     assert_eq!(stopped["outcome"], "timeout", "{}", shown(&stopped));
     assert_eq!(stopped["state"], "kept", "{}", shown(&stopped));
+}
+
+#[test]
+fn a_checkpoint_keeps_no_pipe_open() {
+    let service = service();
+    let sandbox = service.create();
+    sandbox.stdout(
+        "import subprocess\n\
+         cat = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)",
+    );
+    let read = "cat.stdin.write(b'all of it')\ncat.stdin.close()\nprint(cat.stdout.read())";
+    let outcome = run(&sandbox, read, "auto");
+    assert_eq!(outcome["stdout"], "b'all of it'\n", "{}", shown(&outcome));
+}
+
+#[test]
+fn a_restored_kernel_awaits_again() {
+    let service = service();
+    let sandbox = service.create();
+    sandbox.stdout(
+        "import asyncio, os\nx = 1\n\
+         task = asyncio.create_task(asyncio.sleep(1000), name='slow')\nawait asyncio.sleep(0)",
+    );
+    let ended = run(&sandbox, "os._exit(1)", "auto");
+    assert_eq!(ended["state"], "restored", "{}", shown(&ended));
+    let missing = ended["not_restored"].to_string();
+    assert!(missing.contains("asyncio task slow"), "{missing}");
+    assert_eq!(sandbox.stdout("await asyncio.sleep(0.01)\nprint(x)"), "1\n");
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn code_that_ignores_interrupts_is_ended_all_the_same() {
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
     );
     assert_eq!(outcome["outcome"], "timeout", "{}", shown(&outcome));
-    assert_eq!(outcome["state"], "lost");
+    assert_eq!(outcome["state"], "restored");
     sandbox.assert_usable();
     // Ignored in one execution, heard again in the next.
     sandbox.execute("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)");

@@ -4,7 +4,7 @@ use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::wire::{ContextAnswer, File, rfc3339};
-use crate::supervisor::SandboxInfo;
+use crate::supervisor::{Restore, SandboxInfo};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
@@ -43,6 +43,14 @@ pub(super) struct ExecuteArguments {
     /// Seconds after which the code is stopped; a default applies when left out.
     #[serde(default)]
     pub(super) timeout_seconds: Option<f64>,
+    /// Text that input() and sys.stdin read; without it they are at their end.
+    #[serde(default)]
+    pub(super) stdin: Option<String>,
+    /// Whether variables outlive code that ends the Python process (out of memory, a crash): "auto"
+    /// when left out, "always", or "never".
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub(super) restore: Option<Restore>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

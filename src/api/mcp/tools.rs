@@ -259,6 +259,8 @@ impl Tools {
             code: arguments.code,
             context_id: arguments.context_id,
             timeout: seconds(arguments.timeout_seconds)?,
+            stdin: arguments.stdin,
+            restore: arguments.restore.unwrap_or_default(),
             ..ExecuteSpec::default()
         };
         let id = &arguments.sandbox_id;
