@@ -61,6 +61,10 @@ class Channel:
             except BaseException:
                 continue
 
+    def is_silent(self, milliseconds):
+        """Whether nothing comes for so long."""
+        return not self.received and not self.readable.poll(milliseconds)
+
     def take_over(self):
         """In a checkpoint that has become the kernel: what was meant for the one that died goes."""
         self.pid = os.getpid()

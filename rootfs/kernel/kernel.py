@@ -22,6 +22,9 @@ ENVIRONMENT = {
     "MPLBACKEND": "agg",
 }
 
+# Silence after an execution before the state is kept. Who asks sooner has it kept then.
+CHECKPOINT_DELAY_MS = 5
+
 
 class Kernel:
     """Made and rehearsed in the zygote; each fork has its own."""
@@ -81,7 +84,9 @@ class Kernel:
                 return
         self.checkpoints.current = False
         self.execute(message)
-        self.take_checkpoint(message)
+        # Not at once: a client that goes on or closes the sandbox would wait for the fork.
+        if self.channel.is_silent(CHECKPOINT_DELAY_MS):
+            self.take_checkpoint(message)
 
     def take_checkpoint(self, message):
         """True in the checkpoint, when it has become the kernel."""

@@ -327,7 +327,7 @@ impl Run<'_> {
                             Phase::Running => None,
                             Phase::Interrupting { reason, .. } => Some(reason),
                         };
-                        kernel.fresh = false;
+                        kernel.outdate_checkpoint();
                         return End::Done { reason, files, files_truncated };
                     }
                     self.take(frame, kernel, tell_until).await;

@@ -23,7 +23,7 @@ use crate::isolation::posture::{self, Required};
 use crate::isolation::{Context, Error};
 
 /// Why there is no checkpoint, where nothing is known.
-const NO_CHECKPOINT: &str = "there was no checkpoint";
+const NO_CHECKPOINT: &str = "the kernel had no checkpoint of its last state";
 /// Room for one read of a frame that has not all come.
 const READ_BYTES: usize = 256 * 1024;
 /// Room for the frames of a small execution in one read.
@@ -184,6 +184,14 @@ impl Kernel {
             self.process.kill();
         }
         self.process.exited().await;
+    }
+
+    /// Notes that an execution has ended: a checkpoint of before is none of what is now.
+    pub(super) fn outdate_checkpoint(&mut self) {
+        self.fresh = false;
+        if self.checkpoint.is_ok() {
+            self.checkpoint = Err(NO_CHECKPOINT.into());
+        }
     }
 
     /// Notes what it told about its checkpoint.

@@ -104,6 +104,11 @@ fn a_kernel_that_is_killed_while_idle_is_reported_and_replaced() {
     let service = Service::start();
     let sandbox = service.create();
     sandbox.execute("x = 1");
+    host::wait_until("it has a checkpoint", SOON, || {
+        sandbox.processes("kernel").len() == 2
+    });
+    // And has told of it, a moment later.
+    std::thread::sleep(std::time::Duration::from_millis(100));
     let kernel = sandbox.processes("kernel")[0];
     kernel.signal(Signal::KILL);
     host::wait_until("it is dead", SOON, || !kernel.exists());
