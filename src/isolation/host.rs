@@ -339,8 +339,9 @@ impl Process {
         let _ = pidfd_send_signal(self.pidfd(), Signal::INT);
     }
 
-    /// Sends SIGUSR1; a process that is gone is fine.
+    /// Sends SIGUSR1, to a process that was stopped too; one that is gone is fine.
     pub fn wake(&self) {
+        let _ = pidfd_send_signal(self.pidfd(), Signal::CONT);
         let _ = pidfd_send_signal(self.pidfd(), Signal::USR1);
     }
 

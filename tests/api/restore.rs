@@ -194,6 +194,16 @@ fn a_checkpoint_that_user_code_killed_is_told_as_lost() {
 }
 
 #[test]
+fn a_checkpoint_that_user_code_stopped_goes_on() {
+    let service = service();
+    let sandbox = service.create();
+    sandbox.stdout("import os, signal\nx = 1");
+    let ended = run(&sandbox, "os.kill(-1, signal.SIGSTOP)\nos._exit(1)", "auto");
+    assert_eq!(ended["state"], "restored", "{}", shown(&ended));
+    assert_eq!(sandbox.stdout("print(x)"), "1\n");
+}
+
+#[test]
 fn a_counter_is_exact_through_any_number_of_deaths() {
     let rounds: usize =
         std::env::var("SANDCELL_TEST_DEATHS").map_or(60, |n| n.parse().expect("a number"));
