@@ -10,6 +10,7 @@
 //!    └─ sandbox (user, pid, mnt, net, uts, ipc, cgroup namespaces; a host uid of its own)
 //!       ├─ init      PID 1 inside, forked from the nursery. Reaps, starts commands and file work.
 //!       ├─ kernels   forked from the zygote into the sandbox, one a context: IPython, the user's code
+//!       │            (and, asleep beside each, its checkpoint: the kernel as it was before the next code)
 //!       ├─ commands  children of init with the user's identity
 //!       └─ file work children of init with the user's identity; files are passed up as descriptors
 //! ```
