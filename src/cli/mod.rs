@@ -34,7 +34,7 @@ pub struct Common {
     /// Directory of the service's state and mirrors [default: /var/lib/sandcell]
     #[arg(long, global = true, env = "SANDCELL_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Directory of mirrors [default: <data-dir>/mirrors]
+    /// Directory of mirrors [default: `mirrors` in the data directory]
     #[arg(long, global = true, env = "SANDCELL_MIRRORS_DIR", value_name = "DIR")]
     mirrors_dir: Option<PathBuf>,
 }

@@ -212,7 +212,7 @@ pub enum Change {
 }
 
 /// Kernel to supervisor: an object with `type` (the variant's name in snake case) and its fields.
-/// All of it is hostile input, so it is read by [`super::frame`], with bounds.
+/// All of it is hostile input, so it is read by `super::frame`, with bounds.
 #[derive(Debug, PartialEq)]
 pub enum FromKernel {
     /// Joined and locked down. First frame.
