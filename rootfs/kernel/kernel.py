@@ -124,8 +124,7 @@ class Kernel:
             self.shell.user_ns["_dh"][:] = [os.getcwd()]
         except OSError as error:
             answer = {"type": "failed", "step": "enter", "error": os.strerror(error.errno)}
-        with self.channel.lock:
-            self.channel.write(encode(answer))
+        self.tell(answer)
 
     def execute(self, request):
         execution = Execution(self.channel, self.interrupts, request)

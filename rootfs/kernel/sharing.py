@@ -67,16 +67,13 @@ def _make_immortal():
 def _collapse():
     """Turns private memory into huge pages: one entry for fork to copy where there were 512."""
     regions = []
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            fields = line.split()
-            if "w" not in fields[1] or len(fields) > 5 and fields[5] != "[heap]":
-                continue
-            start, end = (int(text, 16) for text in fields[0].split("-"))
-            if regions and regions[-1][1] == start:
-                regions[-1][1] = end
-            else:
-                regions.append([start, end])
+    for mapping in _mappings():
+        if "w" not in mapping.access or mapping.path not in ("", "[heap]"):
+            continue
+        if regions and regions[-1][1] == mapping.start:
+            regions[-1][1] = mapping.end
+        else:
+            regions.append([mapping.start, mapping.end])
     for start, end in regions:
         start = -(-start // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
         while start + _HUGE_PAGE_BYTES <= end:
@@ -91,14 +88,18 @@ def _join_segments():
     mappings become 410, which takes a tenth off either. User code may map executable memory as it
     likes: nothing is lost.
     """
-    with open("/proc/self/maps") as maps:
-        segments = [_Segment(line) for line in maps]
+    segments = _mappings()
     for before, segment, after in zip([None, *segments], segments, [*segments[1:], None]):
         if segment.access == "r--p" and (segment.extends(before) or segment.extends(after)):
             _mprotect(segment.start, segment.end - segment.start, _PROT_READ | _PROT_EXEC)
 
 
-class _Segment:
+def _mappings():
+    with open("/proc/self/maps") as maps:
+        return [_Mapping(line) for line in maps]
+
+
+class _Mapping:
     """A line of `/proc/self/maps` (proc_pid_maps(5))."""
 
     def __init__(self, line):

@@ -9,13 +9,12 @@ use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::error::Refusal;
-use super::rest::{SandboxId, json_of};
+use super::rest::{SandboxId, optional, segment};
 use super::wire::{ContextAnswer, ContextRequest, InterruptRequest};
-use super::{App, body, whole};
+use super::{App, whole};
 
 /// Routes below `/sandbox/{id}`.
 pub(super) fn routes() -> Router<Arc<App>> {
@@ -33,8 +32,7 @@ impl<S: Sync> FromRequestParts<S> for ContextId {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let segment = parts.uri.path().split('/').nth(4);
-        Ok(Self(segment.unwrap_or_default().to_owned()))
+        Ok(Self(segment(parts, 4)))
     }
 }
 
@@ -92,17 +90,4 @@ async fn interrupt(
     Ok(Json(
         json!({ "status": "success", "interrupted": interrupted }),
     ))
-}
-
-/// A body that may be left out.
-async fn optional<T: DeserializeOwned + Default>(
-    app: &App,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<T, Refusal> {
-    let bytes = body::read(headers, body, app.body_limit(), app.stall()).await?;
-    if bytes.is_empty() {
-        return Ok(T::default());
-    }
-    json_of(headers, &bytes)
 }

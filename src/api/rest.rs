@@ -60,9 +60,14 @@ impl<S: Sync> FromRequestParts<S> for SandboxId {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let segment = parts.uri.path().split('/').nth(2);
-        Ok(Self(segment.unwrap_or_default().to_owned()))
+        Ok(Self(segment(parts, 2)))
     }
+}
+
+/// The `n`th segment of a request's path as it stands there; the empty one before the first is 0.
+pub(super) fn segment(parts: &Parts, n: usize) -> String {
+    let segment = parts.uri.path().split('/').nth(n);
+    segment.unwrap_or_default().to_owned()
 }
 
 async fn health() -> Json<Value> {
@@ -83,12 +88,7 @@ async fn create(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Created>, Refusal> {
-    let bytes = body::read(&headers, body, app.body_limit(), app.stall()).await?;
-    let request: CreateRequest = if bytes.is_empty() {
-        CreateRequest::default()
-    } else {
-        json_of(&headers, &bytes)?
-    };
+    let request: CreateRequest = optional(&app, &headers, body).await?;
     let info = whole::create(&app.supervisor, CreateSpec::try_from(request)?).await?;
     Ok(Json(info.into()))
 }
@@ -179,11 +179,21 @@ async fn files(
     Ok(Json(entries.map(|entry| File::new(&id, entry)).collect()))
 }
 
-/// Decodes a body that may come without a `Content-Type`, but not with another than JSON's.
-pub(super) fn json_of<T: DeserializeOwned>(
+/// A JSON body that may be left out.
+pub(super) async fn optional<T: DeserializeOwned + Default>(
+    app: &App,
     headers: &HeaderMap,
-    bytes: &[u8],
+    body: Body,
 ) -> Result<T, Refusal> {
+    let bytes = body::read(headers, body, app.body_limit(), app.stall()).await?;
+    if bytes.is_empty() {
+        return Ok(T::default());
+    }
+    json_of(headers, &bytes)
+}
+
+/// Decodes a body that may come without a `Content-Type`, but not with another than JSON's.
+fn json_of<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Refusal> {
     match body::media(headers) {
         Media::Json | Media::Unstated => body::decode(bytes),
         Media::Other => Err(body::json_required()),

@@ -67,10 +67,9 @@ pub struct Request<'a> {
 pub struct Finish {
     /// The ending.
     pub ending: Ending,
-    /// What became of the variables. Where they are lost the kernel is gone, but for one that had
-    /// executed nothing: a new one is what it was.
+    /// What became of the variables.
     pub state: KernelState,
-    /// Whether there is a kernel for the next execution.
+    /// False where the next execution needs a new kernel: variables are lost, or there were none.
     pub kernel_alive: bool,
     /// IPython's counter, 0 where the code never began.
     pub execution_count: u64,
