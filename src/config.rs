@@ -99,6 +99,8 @@ pub struct Limits {
     pub queue: usize,
     /// Contexts of a sandbox, `default` included.
     pub contexts: usize,
+    /// Checkpoints of a sandbox that clients asked for.
+    pub checkpoints: usize,
 }
 
 /// Limits of the service.
@@ -233,6 +235,7 @@ impl Default for Limits {
             files: 10_000,
             queue: 16,
             contexts: 16,
+            checkpoints: 16,
         }
     }
 }

@@ -1,5 +1,7 @@
 """The kernel's socket: frames of a 32-bit big-endian length and that many bytes of JSON."""
 
+import _socket
+import array
 import codecs
 import json
 import os
@@ -7,6 +9,9 @@ import select
 import threading
 
 MAX_FRAME_BYTES = 32 * 1024 * 1024
+_READ_BYTES = 1 << 16
+# A branch needs three: its socket and its two pipes.
+_ANCILLARY_BYTES = _socket.CMSG_SPACE(3 * array.array("i").itemsize)
 
 
 def _escape_surrogates(error):
@@ -30,9 +35,13 @@ class Channel:
 
     def __init__(self, fd):
         self.fd = fd
+        # Family and type are given, so that nothing is asked of the descriptor.
+        self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.received = bytearray()
+        # Came with the message that was received last.
+        self.descriptors = []
         self.readable = select.poll()
         self.readable.register(fd, select.POLLIN)
 
@@ -46,10 +55,13 @@ class Channel:
                     del self.received[:end]
                     return message
             self.wait()
-            data = os.read(self.fd, 1 << 16)
+            data, ancillary, _, _ = self.socket.recvmsg(_READ_BYTES, _ANCILLARY_BYTES,
+                                                        _socket.MSG_CMSG_CLOEXEC)
             if not data:
                 return None
             self.received += data
+            for _, _, payload in ancillary:
+                self.descriptors += array.array("i", payload)
 
     def wait(self):
         # A signal that another thread took while the kernel was idle runs its handler when this
@@ -65,12 +77,16 @@ class Channel:
         """Whether nothing comes for so long."""
         return not self.received and not self.readable.poll(milliseconds)
 
+    def take_descriptors(self):
+        taken, self.descriptors = self.descriptors, []
+        return taken
+
     def take_over(self):
-        """In a checkpoint that has become the kernel: what was meant for the one that died goes."""
+        """In a fork that has become a kernel: what was meant for the other one goes."""
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.received.clear()
-        while self.readable.poll(0) and os.read(self.fd, 1 << 16):
+        while self.readable.poll(0) and os.read(self.fd, _READ_BYTES):
             pass
 
     def owned(self):

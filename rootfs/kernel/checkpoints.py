@@ -1,4 +1,4 @@
-"""Copies of the kernel that wait, so that its variables outlive it.
+"""Copies of the kernel: one that waits, so that its variables outlive it, and branches.
 
 After an execution the kernel forks a checkpoint of itself. It sleeps until SIGUSR1, which the
 supervisor sends when the kernel has died and all else that it started is gone; then the checkpoint is
@@ -9,6 +9,9 @@ no pipe and no connection open; files and their positions are shared.
 (`__WCLONE`, waitpid(2)), and no libc makes one: so clone(2) is called directly, with Python's own work
 around it. What libc's fork does beyond that, it does for other threads: where there are any, a child
 forks the checkpoint and ends, so that it is init's child. That costs twice as much.
+
+A branch is such a child of init too. It is a kernel of its own from the start, with a socket and pipes
+of its own, that the supervisor asked for: to run beside this one, or to be branched from again later.
 """
 
 import ctypes
@@ -114,6 +117,26 @@ class Checkpoints:
         self.pid, self.hidden, self.current = pid, hidden, True
         return False, None
 
+    def branch(self):
+        """Forks a kernel beside this one. Returns (its id, None), 0 in the branch itself, or (None, why
+        there is none)."""
+        state, missing = random.getstate(), _threads()
+        try:
+            pid = _fork_quietly()
+        except OSError as error:
+            return None, f"the kernel could not be forked: {error.strerror}"
+        if pid == 0:
+            random.setstate(state)
+            self.pid, self.current, self.missing = None, False, missing
+            self.ended.clear()
+        return pid, None
+
+    def let_go(self, waits):
+        """In a branch that has its own socket and pipes: what is at the other end of others is not its
+        business. `waits` is for one that only others branch from."""
+        self.missing += _let_go_of_connections(self.kept)
+        _set_oom_score_adj(_OOM_SCORE_ADJ if waits else self.oom_score_adj)
+
     def drop(self):
         """Ends the checkpoint."""
         self.current = False
@@ -161,9 +184,7 @@ class Checkpoints:
         return pid
 
     def _fork_twice(self):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's: that there are threads is why we are here
-            pid = _fork_by_another()
+        pid = _fork_quietly()
         if pid == 0:
             self._wait()
         return pid
@@ -199,7 +220,14 @@ def _may_clone():
     return _TID_ADDRESS is not None and os.stat("/proc/self/task").st_nlink == 3
 
 
+def _fork_quietly():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python's, that there are threads
+        return _fork_by_another()
+
+
 def _fork_by_another():
+    """Forks a process that is init's child: the one between has ended. 0 in the fork."""
     readable, writable = os.pipe2(os.O_CLOEXEC)
     try:
         between = os.fork()

@@ -70,6 +70,8 @@ class Kernel:
                 self.set_environment(message["env"])
             elif message["type"] == "enter":
                 self.enter(message["cwd"])
+            elif message["type"] == "branch":
+                self.branch(message, self.channel.take_descriptors())
             elif message["type"] == "rehearse":
                 warm.touch(self)
 
@@ -99,16 +101,36 @@ class Kernel:
         else:
             awake, objection = self.checkpoints.take()
             if awake:
-                self.interrupts.hold()
-                self.channel.take_over()
-                missing = self.checkpoints.missing + self.shell.forget_loop()
-                self.tell({"type": "restored", "missing": missing})
+                self.go_on()
                 return True
         now = {"type": "checkpoint", "pid": self.checkpoints.pid, "objection": objection}
         if now != self.told_checkpoint:
             self.told_checkpoint = now
             self.tell(now)
         return False
+
+    def branch(self, message, descriptors):
+        """Forks a kernel with the same variables that speaks over descriptors of its own."""
+        pid, objection = self.checkpoints.branch()
+        if pid != 0:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self.tell({"type": "branched", "pid": pid, "objection": objection})
+            return
+        for theirs, ours in zip(self.checkpoints.kept, descriptors, strict=True):
+            os.dup2(ours, theirs, inheritable=False)
+            os.close(ours)
+        self.streams.reconnect()
+        self.checkpoints.let_go(message["waits"])
+        self.told_checkpoint = None
+        self.go_on()
+
+    def go_on(self):
+        """In a fork that has become a kernel."""
+        self.interrupts.hold()
+        self.channel.take_over()
+        missing = self.checkpoints.missing + self.shell.forget_loop()
+        self.tell({"type": "restored", "missing": missing})
 
     def set_environment(self, variables):
         for name, value in variables.items():

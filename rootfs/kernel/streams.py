@@ -52,11 +52,14 @@ class Streams:
             setattr(sys, name, text)
             setattr(sys, f"__{name}__", text)
 
-    def restore(self, text_of_stdin):
-        """Undoes what the last execution did to the streams and their descriptors."""
+    def reconnect(self):
         for fd, copy in self.copies.items():
             os.dup2(copy, fd)
             os.set_blocking(fd, True)  # asyncio's pipes are not, and copies share it
+
+    def restore(self, text_of_stdin):
+        """Undoes what the last execution did to the streams and their descriptors."""
+        self.reconnect()
         self.open()
         stdin.restore(text_of_stdin)
 

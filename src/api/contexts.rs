@@ -26,7 +26,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 /// The `{context}` of a route, as it stands there; like [`SandboxId`].
-struct ContextId(String);
+pub(super) struct ContextId(pub(super) String);
 
 impl<S: Sync> FromRequestParts<S> for ContextId {
     type Rejection = Infallible;

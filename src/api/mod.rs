@@ -14,6 +14,7 @@
 //! answer in [`error`], nowhere else; nothing reads a body without a limit and a stall timeout.
 
 mod body;
+mod checkpoints;
 mod contexts;
 mod download;
 pub mod error;

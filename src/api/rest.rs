@@ -20,7 +20,7 @@ use super::outcome::{Outcome, gather};
 use super::wire::{
     CommandAnswer, CommandRequest, CreateRequest, Created, ExecuteRequest, File, Listed,
 };
-use super::{App, contexts, download, lines, upload, whole};
+use super::{App, checkpoints, contexts, download, lines, upload, whole};
 use crate::supervisor::{CommandSpec, CreateSpec, ExecuteSpec};
 
 /// Routes and what answers where there is none.
@@ -36,6 +36,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/sandbox/{id}/download/{*path}", get(download::download))
         .route("/sandbox/{id}/close", post(close))
         .merge(contexts::routes())
+        .merge(checkpoints::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
 }
@@ -193,7 +194,10 @@ pub(super) async fn optional<T: DeserializeOwned + Default>(
 }
 
 /// Decodes a body that may come without a `Content-Type`, but not with another than JSON's.
-fn json_of<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Refusal> {
+pub(super) fn json_of<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    bytes: &[u8],
+) -> Result<T, Refusal> {
     match body::media(headers) {
         Media::Json | Media::Unstated => body::decode(bytes),
         Media::Other => Err(body::json_required()),

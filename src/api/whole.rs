@@ -7,30 +7,52 @@
 use tokio::sync::oneshot;
 
 use crate::supervisor::{
-    ContextInfo, ContextSpec, CreateSpec, Error, ErrorKind, SandboxInfo, Supervisor,
+    BranchInfo, CheckpointInfo, ContextInfo, ContextSpec, CreateSpec, Error, ErrorKind, ForkSpec,
+    SandboxInfo, Supervisor,
 };
+
+/// Runs a verb to its end.
+async fn finished<T: Send + 'static>(
+    verb: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::spawn(verb).await.unwrap_or_else(|_| Err(ended()))
+}
+
+/// Runs a verb to its end, and takes back what it made when nobody is left to be told of it.
+async fn told<T, Undo>(
+    verb: impl Future<Output = Result<T, Error>> + Send + 'static,
+    undo: impl FnOnce(T) -> Undo + Send + 'static,
+) -> Result<T, Error>
+where
+    T: Send + 'static,
+    Undo: Future<Output = Result<(), Error>> + Send,
+{
+    let (tell, told) = oneshot::channel();
+    tokio::spawn(async move {
+        if let Err(Ok(unclaimed)) = tell.send(verb.await) {
+            let _ = undo(unclaimed).await;
+        }
+    });
+    told.await.unwrap_or_else(|_| Err(ended()))
+}
 
 /// Creates a sandbox, and closes it again when nobody is left to be told its id.
 pub(crate) async fn create(
     supervisor: &Supervisor,
     spec: CreateSpec,
 ) -> Result<SandboxInfo, Error> {
-    let supervisor = supervisor.clone();
-    let (tell, told) = oneshot::channel();
-    tokio::spawn(async move {
-        let created = supervisor.create(spec).await;
-        if let Err(Ok(unclaimed)) = tell.send(created) {
-            let _ = supervisor.close(&unclaimed.id).await;
-        }
-    });
-    told.await.unwrap_or_else(|_| Err(ended()))
+    let (verb, undo) = (supervisor.clone(), supervisor.clone());
+    told(
+        async move { verb.create(spec).await },
+        |made: SandboxInfo| async move { undo.close(&made.id).await },
+    )
+    .await
 }
 
 /// Closes a sandbox to the end.
 pub(crate) async fn close(supervisor: &Supervisor, id: &str) -> Result<(), Error> {
-    let (supervisor, id) = (supervisor.clone(), id.to_owned());
-    let closing = tokio::spawn(async move { supervisor.close(&id).await });
-    closing.await.unwrap_or_else(|_| Err(ended()))
+    let (verb, id) = (supervisor.clone(), id.to_owned());
+    finished(async move { verb.close(&id).await }).await
 }
 
 /// Makes a context, and deletes it again when nobody is left to be told its id.
@@ -39,15 +61,13 @@ pub(crate) async fn create_context(
     id: &str,
     spec: ContextSpec,
 ) -> Result<ContextInfo, Error> {
-    let (supervisor, id) = (supervisor.clone(), id.to_owned());
-    let (tell, told) = oneshot::channel();
-    tokio::spawn(async move {
-        let created = supervisor.create_context(&id, spec).await;
-        if let Err(Ok(unclaimed)) = tell.send(created) {
-            let _ = supervisor.delete_context(&id, &unclaimed.id).await;
-        }
-    });
-    told.await.unwrap_or_else(|_| Err(ended()))
+    let (verb, undo) = (supervisor.clone(), supervisor.clone());
+    let (id, of) = (id.to_owned(), id.to_owned());
+    told(
+        async move { verb.create_context(&id, spec).await },
+        |made: ContextInfo| async move { undo.delete_context(&of, &made.id).await },
+    )
+    .await
 }
 
 /// Deletes a context to the end.
@@ -56,9 +76,8 @@ pub(crate) async fn delete_context(
     id: &str,
     context_id: &str,
 ) -> Result<(), Error> {
-    let (supervisor, id, context_id) = (supervisor.clone(), id.to_owned(), context_id.to_owned());
-    let deleting = tokio::spawn(async move { supervisor.delete_context(&id, &context_id).await });
-    deleting.await.unwrap_or_else(|_| Err(ended()))
+    let (verb, id, context_id) = (supervisor.clone(), id.to_owned(), context_id.to_owned());
+    finished(async move { verb.delete_context(&id, &context_id).await }).await
 }
 
 /// Restarts a context to the end.
@@ -67,10 +86,62 @@ pub(crate) async fn restart_context(
     id: &str,
     context_id: &str,
 ) -> Result<ContextInfo, Error> {
-    let (supervisor, id, context_id) = (supervisor.clone(), id.to_owned(), context_id.to_owned());
-    let restarting =
-        tokio::spawn(async move { supervisor.restart_context(&id, &context_id).await });
-    restarting.await.unwrap_or_else(|_| Err(ended()))
+    let (verb, id, context_id) = (supervisor.clone(), id.to_owned(), context_id.to_owned());
+    finished(async move { verb.restart_context(&id, &context_id).await }).await
+}
+
+/// Makes a checkpoint, and deletes it again when nobody is left to be told its id.
+pub(crate) async fn checkpoint_context(
+    supervisor: &Supervisor,
+    id: &str,
+    context_id: &str,
+    name: Option<String>,
+) -> Result<CheckpointInfo, Error> {
+    let (verb, undo) = (supervisor.clone(), supervisor.clone());
+    let (id, of, context_id) = (id.to_owned(), id.to_owned(), context_id.to_owned());
+    told(
+        async move { verb.checkpoint_context(&id, &context_id, name).await },
+        |made: CheckpointInfo| async move { undo.delete_checkpoint(&of, &made.id).await },
+    )
+    .await
+}
+
+/// Deletes a checkpoint to the end.
+pub(crate) async fn delete_checkpoint(
+    supervisor: &Supervisor,
+    id: &str,
+    checkpoint_id: &str,
+) -> Result<(), Error> {
+    let (verb, id, checkpoint_id) = (supervisor.clone(), id.to_owned(), checkpoint_id.to_owned());
+    finished(async move { verb.delete_checkpoint(&id, &checkpoint_id).await }).await
+}
+
+/// Restores a context to the end.
+pub(crate) async fn restore_context(
+    supervisor: &Supervisor,
+    id: &str,
+    context_id: &str,
+    checkpoint_id: &str,
+) -> Result<BranchInfo, Error> {
+    let (verb, id) = (supervisor.clone(), id.to_owned());
+    let (context_id, checkpoint_id) = (context_id.to_owned(), checkpoint_id.to_owned());
+    finished(async move { verb.restore_context(&id, &context_id, &checkpoint_id).await }).await
+}
+
+/// Forks a context, and deletes the other again when nobody is left to be told its id.
+pub(crate) async fn fork_context(
+    supervisor: &Supervisor,
+    id: &str,
+    context_id: &str,
+    spec: ForkSpec,
+) -> Result<BranchInfo, Error> {
+    let (verb, undo) = (supervisor.clone(), supervisor.clone());
+    let (id, of, context_id) = (id.to_owned(), id.to_owned(), context_id.to_owned());
+    told(
+        async move { verb.fork_context(&id, &context_id, spec).await },
+        |made: BranchInfo| async move { undo.delete_context(&of, &made.context.id).await },
+    )
+    .await
 }
 
 /// The task panicked, or the runtime goes down.

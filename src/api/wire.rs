@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::error::Refusal;
 use crate::supervisor::{
-    Change, CommandOutcome, CommandSpec, ContextInfo, ContextSpec, CreateSpec, ExecuteSpec,
-    FileChange, FileEntry, Restore, SandboxInfo, Usage,
+    BranchInfo, Change, CheckpointInfo, CommandOutcome, CommandSpec, ContextInfo, ContextSpec,
+    CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, Restore, SandboxInfo, Usage,
 };
 
 /// Body of `POST /sandbox/create`.
@@ -126,6 +126,39 @@ impl From<ContextRequest> for ContextSpec {
     }
 }
 
+/// Body of `POST /sandbox/{id}/contexts/{context}/checkpoint`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CheckpointRequest {
+    pub(crate) name: Option<String>,
+}
+
+/// Body of `POST /sandbox/{id}/contexts/{context}/restore`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RestoreRequest {
+    #[serde(alias = "checkpoint")]
+    pub(crate) checkpoint_id: String,
+}
+
+/// Body of `POST /sandbox/{id}/contexts/{context}/fork`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ForkRequest {
+    name: Option<String>,
+    #[serde(alias = "checkpoint")]
+    checkpoint_id: Option<String>,
+}
+
+impl From<ForkRequest> for ForkSpec {
+    fn from(request: ForkRequest) -> Self {
+        Self {
+            name: request.name,
+            checkpoint_id: request.checkpoint_id,
+        }
+    }
+}
+
 /// Body of `POST /sandbox/{id}/interrupt`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -163,6 +196,65 @@ impl From<ContextInfo> for ContextAnswer {
         }
     }
 }
+
+/// A context that goes on from a checkpoint or from another context.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct BranchAnswer {
+    #[serde(flatten)]
+    pub(crate) context: ContextAnswer,
+    /// What could not be carried over: threads that ran, connections that were open.
+    not_carried: Vec<String>,
+    /// What else to know.
+    note: &'static str,
+}
+
+impl From<BranchInfo> for BranchAnswer {
+    fn from(info: BranchInfo) -> Self {
+        Self {
+            context: info.context.into(),
+            not_carried: info.missing,
+            note: FILES_ARE_SHARED,
+        }
+    }
+}
+
+/// Variables of a context that were kept.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct CheckpointAnswer {
+    /// Names the checkpoint in other calls.
+    pub(crate) checkpoint_id: String,
+    /// Free text for people.
+    pub(crate) name: String,
+    /// The context that it is of, which may have been deleted since.
+    context_id: String,
+    /// RFC 3339, UTC.
+    created_at: String,
+    /// How many executions the context had seen.
+    pub(crate) execution_count: u64,
+    /// What could not be carried over: threads that ran, connections that were open.
+    not_carried: Vec<String>,
+    /// What else to know.
+    note: &'static str,
+}
+
+impl From<CheckpointInfo> for CheckpointAnswer {
+    fn from(info: CheckpointInfo) -> Self {
+        Self {
+            checkpoint_id: info.id,
+            name: info.name,
+            context_id: info.context_id,
+            created_at: rfc3339(info.created_at),
+            execution_count: info.execution_count,
+            not_carried: info.missing,
+            note: FILES_ARE_SHARED,
+        }
+    }
+}
+
+const FILES_ARE_SHARED: &str =
+    "variables only: files are shared by all contexts and are not rolled back";
 
 /// Body of `POST /sandbox/{id}/command`.
 #[derive(Debug, Deserialize)]

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::OpenTreeFlags;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::unix::AsyncFd;
@@ -325,6 +326,13 @@ impl Process {
             .readable()
             .await
             .map(|mut ready| ready.retain_ready());
+    }
+
+    /// Whether it has exited.
+    pub fn has_exited(&self) -> bool {
+        let pidfd = self.pidfd();
+        let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Reaps it when it is a child of ours that has exited.

@@ -128,9 +128,11 @@ impl Fields<'_> {
             }
             "checkpoint" => FromKernel::Checkpoint {
                 pid: self.pid,
-                objection: self
-                    .objection
-                    .map(|why| why.chars().take(MAX_NOTE_CHARS).collect()),
+                objection: self.objection.map(note),
+            },
+            "branched" => FromKernel::Branched {
+                pid: self.pid,
+                objection: self.objection.map(note),
             },
             "restored" => FromKernel::Restored {
                 missing: notes(self.missing),
@@ -145,13 +147,17 @@ impl Fields<'_> {
     }
 }
 
+fn note(text: Cow<'_, str>) -> String {
+    text.chars().take(MAX_NOTE_CHARS).collect()
+}
+
 fn notes(raw: Option<&RawValue>) -> Vec<String> {
     let notes: Vec<String> = raw
         .filter(|raw| raw.get().len() <= MAX_METADATA_BYTES)
         .and_then(|raw| serde_json::from_str(raw.get()).ok())
         .unwrap_or_default();
-    let note = |note: String| note.chars().take(MAX_NOTE_CHARS).collect();
-    notes.into_iter().take(MAX_NOTES).map(note).collect()
+    let short = notes.into_iter().take(MAX_NOTES);
+    short.map(|text| note(text.into())).collect()
 }
 
 fn kind(raw: &RawValue) -> Result<ResultKind, serde_json::Error> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use rustix::pipe::{PipeFlags, pipe_with};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver as PipeReader;
 use tokio::sync::oneshot;
@@ -18,6 +18,7 @@ use super::frame;
 use super::protocol::{FromKernel, MAX_KERNEL_FRAME_BYTES, ToKernel};
 use super::zygote::{Exit, ForkSpec, Zygote};
 use crate::isolation::cgroup::SandboxCgroup;
+use crate::isolation::channel;
 use crate::isolation::host::{Init, Process};
 use crate::isolation::posture::{self, Required};
 use crate::isolation::{Context, Error};
@@ -74,14 +75,35 @@ impl Place<'_> {
     }
 }
 
+/// Our ends of a kernel's socket and pipes.
+#[derive(Debug)]
+pub(super) struct Lines {
+    socket: UnixSocket,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+impl Lines {
+    /// Ours, and the kernel's: its socket, its stdout, its stderr.
+    pub(super) fn new() -> Result<(Self, [OwnedFd; 3]), Error> {
+        let (socket, theirs) = UnixSocket::pair().context("make a socket pair")?;
+        let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
+        let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
+        let ours = Self {
+            socket,
+            stdout,
+            stderr,
+        };
+        Ok((ours, [theirs.into(), stdout_write, stderr_write]))
+    }
+}
+
 /// A kernel that is forked but waits to join its sandbox. Dropped, it ends.
 #[derive(Debug)]
 pub struct Forked {
     leaf: String,
     process: Process,
-    socket: UnixSocket,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
+    lines: Lines,
     exit: oneshot::Receiver<Exit>,
 }
 
@@ -95,18 +117,14 @@ impl Forked {
         leaf: &str,
         spec: &ForkSpec,
     ) -> Result<Self, Error> {
-        let (socket, theirs) = UnixSocket::pair().context("make a socket pair")?;
-        let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
-        let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
+        let (lines, theirs) = Lines::new()?;
         let joins = cgroup.procs(leaf)?;
-        let streams = [theirs.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()];
-        let (process, exit) = zygote.fork(spec, init, streams, &joins).await?;
+        let theirs = theirs.each_ref().map(AsFd::as_fd);
+        let (process, exit) = zygote.fork(spec, init, theirs, &joins).await?;
         Ok(Self {
             leaf: leaf.to_owned(),
             process,
-            socket,
-            stdout,
-            stderr,
+            lines,
             exit,
         })
     }
@@ -115,18 +133,10 @@ impl Forked {
     ///
     /// # Errors
     /// Whatever step failed; no process is left then.
-    pub async fn join(mut self, place: &Place<'_>) -> Result<Kernel, Error> {
-        self.socket.write_all(b"g").context("let the kernel join")?;
-        let mut kernel = Kernel {
-            leaf: self.leaf,
-            process: self.process,
-            frames: Frames::new(self.socket)?,
-            stdout: reader(self.stdout)?,
-            stderr: reader(self.stderr)?,
-            exit: Some(self.exit),
-            checkpoint: Err(NO_CHECKPOINT.into()),
-            fresh: true,
-        };
+    pub async fn join(self, place: &Place<'_>) -> Result<Kernel, Error> {
+        let mut socket = &self.lines.socket;
+        socket.write_all(b"g").context("let the kernel join")?;
+        let mut kernel = Kernel::new(self.leaf, self.process, self.lines, self.exit)?;
         let ready = kernel.await_ready().await;
         match ready.and_then(|()| place.check(kernel.process.pid())) {
             Ok(()) => Ok(kernel),
@@ -139,13 +149,32 @@ impl Forked {
 }
 
 impl Kernel {
+    /// One that has executed nothing.
+    pub(super) fn new(
+        leaf: String,
+        process: Process,
+        lines: Lines,
+        exit: oneshot::Receiver<Exit>,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            leaf,
+            process,
+            frames: Frames::new(lines.socket)?,
+            stdout: reader(lines.stdout)?,
+            stderr: reader(lines.stderr)?,
+            exit: Some(exit),
+            checkpoint: Err(NO_CHECKPOINT.into()),
+            fresh: true,
+        })
+    }
+
     /// Leaf of the sandbox's cgroup in which it and all that it starts are.
     pub fn leaf(&self) -> &str {
         &self.leaf
     }
 
     /// An answer to something else than an execution.
-    async fn answer(&mut self) -> Result<Option<FromKernel>, Error> {
+    pub(super) async fn answer(&mut self) -> Result<Option<FromKernel>, Error> {
         let answer = timeout(READY_TIMEOUT, self.frames.next())
             .await
             .map_err(|_| Error::Refused("the kernel does not get ready".into()))?
@@ -184,6 +213,18 @@ impl Kernel {
             self.process.kill();
         }
         self.process.exited().await;
+    }
+
+    /// Moves the kernel, but nothing that it has started, into another leaf.
+    pub fn move_into(&mut self, cgroup: &SandboxCgroup, leaf: &str) -> Result<(), Error> {
+        cgroup.move_into(leaf, self.process.pid())?;
+        leaf.clone_into(&mut self.leaf);
+        Ok(())
+    }
+
+    /// Whether its process is gone.
+    pub fn has_ended(&self) -> bool {
+        self.process.has_exited()
     }
 
     /// Notes that an execution has ended: a checkpoint of before is none of what is now.
@@ -270,6 +311,19 @@ impl Frames {
         let length = u32::try_from(body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         self.stream.write_all(&length.to_be_bytes()).await?;
         self.stream.write_all(&body).await
+    }
+
+    /// Sends a message that descriptors come with; small, and to a kernel that waits for it.
+    pub(super) async fn send_with(
+        &mut self,
+        message: &ToKernel<'_>,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let body = serde_json::to_vec(message)?;
+        let length = u32::try_from(body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let frame = [&length.to_be_bytes(), &body[..]].concat();
+        let send = || channel::send(self.stream.as_fd(), &frame, fds);
+        self.stream.async_io(Interest::WRITABLE, send).await
     }
 
     /// The next frame's body, `None` at the end of the file. The length is checked before memory is

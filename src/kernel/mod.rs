@@ -1,5 +1,6 @@
 //! Kernels: the protocol, the zygote that forks them, and executions.
 
+pub mod branch;
 pub mod execution;
 mod frame;
 pub mod handle;

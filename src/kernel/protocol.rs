@@ -37,6 +37,11 @@
 //! started but the checkpoint, and read what the kernel wrote, it sends the checkpoint `SIGUSR1`. That
 //! drops what the kernel left unread, says [`FromKernel::Restored`] and is the kernel from then on.
 //!
+//! An idle kernel asked for a branch ([`ToKernel::Branch`], with three descriptors: the branch's end of
+//! its socket, the write ends of its stdout and stderr pipes) forks one, which is init's child, and
+//! answers [`FromKernel::Branched`]. The branch says [`FromKernel::Restored`] on its own socket and is a
+//! kernel like any other.
+//!
 //! `SIGINT` interrupts the running execution (`KeyboardInterrupt`) from `started` on. One that comes
 //! while the kernel is idle, or before `started`, is forgotten: it was meant for an earlier execution.
 
@@ -44,7 +49,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.
@@ -135,6 +140,12 @@ pub enum ToKernel<'a> {
     /// Run something that nobody sees and forget it: afterwards the pages that an execution writes
     /// are this kernel's own. Not answered.
     Rehearse,
+    /// Fork a kernel with the same variables. Answered by [`FromKernel::Branched`].
+    Branch {
+        /// It will not execute, only be branched from: it dies before those that do when memory is
+        /// short.
+        waits: bool,
+    },
     /// Run code in the kernel's namespace.
     Execute {
         /// Echoed in every frame that belongs to this execution.
@@ -269,7 +280,14 @@ pub enum FromKernel {
         /// Why there is none, for people.
         objection: Option<String>,
     },
-    /// A checkpoint has become the kernel. First frame of its.
+    /// The answer to [`ToKernel::Branch`].
+    Branched {
+        /// The branch's process id in the sandbox; `None` where there is none.
+        pid: Option<i32>,
+        /// Why there is none, for people.
+        objection: Option<String>,
+    },
+    /// A checkpoint has become the kernel, or a branch has begun. First frame of its.
     Restored {
         /// What a fork did not carry, for people: `thread …`, `connection …`.
         missing: Vec<String>,

@@ -66,8 +66,8 @@ async fn wake(kernel: &mut Kernel, place: &Place<'_>, inner: i32) -> Result<Vec<
     }
 }
 
-/// A checkpoint is no child of the zygote, which tells how kernels end, but of init.
-async fn watch(init: &Init, pid: i32) -> Result<oneshot::Receiver<Exit>, Error> {
+/// Forks of a kernel are no children of the zygote, which tells how kernels end, but of init.
+pub(super) async fn watch(init: &Init, pid: i32) -> Result<oneshot::Receiver<Exit>, Error> {
     let channel = init.watch(pid).await?;
     let (told, exit) = oneshot::channel();
     tokio::spawn(async move {
@@ -114,7 +114,7 @@ async fn kill_all_but(cgroup: &SandboxCgroup, leaf: &str, keep: i32) -> Result<P
 }
 
 /// Id of a process in its innermost PID namespace (`NSpid`, proc_pid_status(5), Linux 4.1).
-fn inner_id(pid: i32) -> Option<i32> {
+pub(super) fn inner_id(pid: i32) -> Option<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()

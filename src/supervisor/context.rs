@@ -14,22 +14,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use super::ended::{DIED, END_TIME, no_kernel, tell_end, usage};
-use super::error::{Error, ErrorKind};
+use super::error::Error;
+use super::launch::no_context;
 use super::sandbox::{Sandbox, new_id};
-use super::setup::{self, DEATH_TIMEOUT};
 use super::types::{
     ContextInfo, ContextSpec, DEFAULT_CONTEXT, Ended, Ending, Event, ExecuteSpec, KernelState,
     SandboxState, Usage,
 };
-use crate::isolation;
 use crate::isolation::cgroup::Counters;
 use crate::isolation::spec::HOME;
 use crate::kernel::execution::{self, Request};
-use crate::kernel::handle::{Forked, Kernel};
+use crate::kernel::handle::Kernel;
 
 /// Events on their way to a client.
 const EVENT_QUEUE: usize = 64;
@@ -41,33 +40,33 @@ pub(super) const DEFAULT_LEAF: &str = "kernel";
 /// A kernel of a sandbox, with what outlives it.
 #[derive(Debug)]
 pub struct Context {
-    id: String,
+    pub(super) id: String,
     name: String,
     /// Of the sandbox's cgroup: the kernel and all that it starts, so that one context's processes
     /// can be killed without touching another's.
-    leaf: String,
+    pub(super) leaf: String,
     /// `None` is the home directory.
-    cwd: Option<String>,
+    pub(super) cwd: Option<String>,
     /// Beside the sandbox's.
-    env: BTreeMap<String, String>,
+    pub(super) env: BTreeMap<String, String>,
     /// `None` is the sandbox's own.
     created_at: Option<SystemTime>,
-    kernel: tokio::sync::Mutex<Option<Kernel>>,
+    pub(super) kernel: tokio::sync::Mutex<Option<Kernel>>,
     queue: Arc<Semaphore>,
     turn: Mutex<Turn>,
     /// Kernels launched so far.
-    launched: watch::Sender<u64>,
-    execution_count: AtomicU64,
+    pub(super) launched: watch::Sender<u64>,
+    pub(super) execution_count: AtomicU64,
     deleted: AtomicBool,
     gone: Notify,
 }
 
 /// What is going on in the slot.
 #[derive(Debug, Default)]
-struct Turn {
+pub(super) struct Turn {
     running: Option<Arc<Running>>,
     /// A kernel that is in the slot now must not be used any more.
-    stale: bool,
+    pub(super) stale: bool,
 }
 
 /// The execution that has the slot. An interrupt is its own: one that comes as it ends is gone with
@@ -159,118 +158,28 @@ impl Context {
         }
     }
 
-    fn turn(&self) -> MutexGuard<'_, Turn> {
+    pub(super) fn turn(&self) -> MutexGuard<'_, Turn> {
         self.turn.lock().expect("not poisoned")
     }
 
-    fn is_deleted(&self) -> bool {
+    pub(super) fn is_deleted(&self) -> bool {
         self.deleted.load(Ordering::Acquire)
     }
 
-    async fn wait_deleted(&self) {
+    pub(super) async fn wait_deleted(&self) {
         let gone = self.gone.notified();
         if !self.is_deleted() {
             gone.await;
         }
     }
 
-    // -- kernels
-
-    /// Gives the kernel of a new sandbox the variables that its claim asks for.
-    pub(super) async fn set_env(
-        &self,
-        env: &BTreeMap<String, String>,
-    ) -> Result<(), isolation::Error> {
-        match self.kernel.lock().await.as_mut() {
-            Some(kernel) => set_env(kernel, env).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Has the kernel run something that nobody sees, so that the first execution finds the pages
-    /// that it writes its own already.
-    pub(super) async fn rehearse(&self) -> Result<(), isolation::Error> {
-        match self.kernel.lock().await.as_mut() {
-            Some(kernel) => kernel
-                .rehearse()
-                .await
-                .map_err(isolation::Error::step("rehearse")),
-            None => Ok(()),
-        }
-    }
-
-    /// Launches the first kernel.
-    ///
-    /// # Errors
-    /// `Invalid` (`bad_cwd`) for a directory that the kernel cannot enter; `Busy` when the sandbox
-    /// has no memory for it; `Conflict` when the sandbox is being closed.
-    pub(super) async fn begin(&self, sandbox: &Sandbox) -> Result<(), Error> {
-        let mut slot = self.kernel.lock().await;
-        let oom_kills = sandbox.cgroup.oom_kills();
-        let launched = match sandbox.cgroup.make_kernel_leaf(&self.leaf) {
-            Ok(()) => self.launch_kernel(sandbox).await,
-            Err(e) => Err(e),
-        };
-        let (kernel, elsewhere) = launched.map_err(|e| no_context(sandbox, oom_kills, &e))?;
-        if let Some(why) = elsewhere {
-            kernel.end(&sandbox.cgroup).await;
-            return Err(bad_cwd(format!("cwd: no directory to start in: {why}")));
-        }
-        self.put(&mut slot, kernel);
-        Ok(())
-    }
-
-    /// A new kernel, and why it is in the home directory and not in the context's, where it is not.
-    async fn launch_kernel(
-        &self,
-        sandbox: &Sandbox,
-    ) -> Result<(Kernel, Option<String>), isolation::Error> {
-        let host = &sandbox.host;
-        let zygote = host.zygote().await?;
-        let (mut env, threads) = sandbox.kernel_settings();
-        env.extend(self.env.clone());
-        let spec = setup::fork_spec(&host.config.limits, threads);
-        let init = sandbox.init.process().pidfd();
-        let forked = Forked::start(&zygote, init, &sandbox.cgroup, &self.leaf, &spec).await?;
-        let mut kernel = forked.join(&sandbox.place()).await?;
-        // Never by way of the zygote: what it once read, every later kernel has a copy of.
-        set_env(&mut kernel, &env).await?;
-        let elsewhere = match &self.cwd {
-            Some(cwd) => kernel.enter(cwd).await?,
-            None => None,
-        };
-        Ok((kernel, elsewhere))
-    }
-
-    fn put(&self, slot: &mut Option<Kernel>, kernel: Kernel) {
-        *slot = Some(kernel);
-        self.execution_count.store(0, Ordering::Relaxed);
-        self.launched.send_modify(|count| *count += 1);
-    }
-
-    /// Sees to it that a kernel is in the slot, and none that a restart has condemned.
-    async fn ready_kernel(
-        &self,
-        sandbox: &Sandbox,
-        slot: &mut Option<Kernel>,
-    ) -> Result<(), isolation::Error> {
-        let stale = std::mem::take(&mut self.turn().stale);
-        if stale && let Some(kernel) = slot.take() {
-            kernel.end(&sandbox.cgroup).await;
-        }
-        if slot.is_some() {
-            return Ok(());
-        }
-        let (kernel, elsewhere) = self.launch_kernel(sandbox).await?;
-        if let Some(why) = elsewhere {
-            // The code removed it. A context that could not be used any more would be worse.
-            tracing::info!(context = self.id, "a kernel starts at home: {why}");
-        }
-        self.put(slot, kernel);
-        Ok(())
-    }
-
     // -- executions
+
+    /// A place in the queue.
+    pub(super) fn take_place(&self, sandbox: &Sandbox) -> Result<OwnedSemaphorePermit, Error> {
+        let place = Arc::clone(&self.queue).try_acquire_owned();
+        place.map_err(|_| Error::queue_full(sandbox.host.config.limits.queue))
+    }
 
     /// Queues an execution and runs it; events go to the receiver returned.
     pub(super) fn execute(
@@ -278,18 +187,7 @@ impl Context {
         sandbox: &Arc<Sandbox>,
         spec: ExecuteSpec,
     ) -> Result<mpsc::Receiver<Event>, Error> {
-        let Ok(place) = Arc::clone(&self.queue).try_acquire_owned() else {
-            let mut error = Error::new(
-                ErrorKind::Busy,
-                "queue_full",
-                format!(
-                    "{} executions already wait in this context (limits.queue)",
-                    sandbox.host.config.limits.queue
-                ),
-            );
-            error.retry_after_seconds = Some(1);
-            return Err(error);
-        };
+        let place = self.take_place(sandbox)?;
         let (events, receiver) = mpsc::channel(EVENT_QUEUE);
         let (context, sandbox) = (Arc::clone(self), Arc::clone(sandbox));
         tokio::spawn(async move {
@@ -515,66 +413,11 @@ impl Context {
     pub(super) async fn end(&self, sandbox: &Sandbox) {
         self.deleted.store(true, Ordering::Release);
         self.gone.notify_waiters();
-        let deadline = Instant::now() + DEATH_TIMEOUT;
-        let mut pause = Duration::from_millis(1);
-        // Again and again: a kernel that was being launched may have joined after the last kill.
-        while !sandbox.is_closing() {
-            self.cut_off(sandbox);
-            // A leaf that nothing can be killed in is not there.
-            let killed = sandbox.cgroup.kill_leaf(&self.leaf);
-            if sandbox.cgroup.remove_leaf(&self.leaf) || killed.is_err() {
-                break;
-            }
-            if Instant::now() >= deadline {
-                tracing::error!(sandbox = sandbox.id(), "a context does not end");
-                break;
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(50));
-        }
+        sandbox.end_leaf(&self.leaf, || self.cut_off(sandbox)).await;
     }
 
     /// Lets go of a kernel that was killed. Whoever executes sees it die and gives the slot back.
     pub(super) async fn let_go(&self) {
         self.kernel.lock().await.take();
     }
-}
-
-async fn set_env(
-    kernel: &mut Kernel,
-    env: &BTreeMap<String, String>,
-) -> Result<(), isolation::Error> {
-    if env.is_empty() {
-        return Ok(());
-    }
-    let set = kernel.set_env(env).await;
-    set.map_err(isolation::Error::step("set a kernel's variables"))
-}
-
-/// A directory that a context cannot have.
-pub(super) fn bad_cwd(detail: String) -> Error {
-    Error {
-        code: "bad_cwd",
-        ..Error::invalid("cwd", detail)
-    }
-}
-
-/// Why a client's context has no kernel.
-fn no_context(sandbox: &Sandbox, oom_kills: u64, error: &isolation::Error) -> Error {
-    if let Err(closing) = sandbox.refuse_closing() {
-        return closing;
-    }
-    if sandbox.cgroup.oom_kills() > oom_kills {
-        return Error::new(
-            ErrorKind::Busy,
-            "out_of_memory",
-            "the sandbox has no memory for a kernel (memory_bytes); free some or close it",
-        );
-    }
-    tracing::error!(sandbox = sandbox.id(), "no kernel for a context: {error}");
-    Error::new(
-        ErrorKind::Internal,
-        "context_failed",
-        "no kernel could be started; the service's log says why",
-    )
 }

@@ -81,6 +81,27 @@ impl Error {
         }
     }
 
+    /// It is too late for anything else.
+    pub fn sandbox_closing() -> Self {
+        Self::new(
+            ErrorKind::Conflict,
+            "sandbox_closing",
+            "the sandbox is being closed",
+        )
+    }
+
+    /// As many executions wait in a context as may.
+    pub fn queue_full(most: usize) -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                ErrorKind::Busy,
+                "queue_full",
+                format!("{most} executions already wait in this context (limits.queue)"),
+            )
+        }
+    }
+
     /// The sandbox has as many contexts as it may.
     pub fn too_many_contexts(most: usize) -> Self {
         Self {
@@ -91,6 +112,37 @@ impl Error {
                 format!("the sandbox has {most} contexts (limits.contexts); delete one"),
             )
         }
+    }
+
+    /// The sandbox has as many checkpoints as it may.
+    pub fn too_many_checkpoints(most: usize) -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_checkpoints",
+                format!("the sandbox has {most} checkpoints (limits.checkpoints); delete one"),
+            )
+        }
+    }
+
+    /// The sandbox has no checkpoint of that id.
+    pub fn checkpoint_not_found(id: &str) -> Self {
+        Self::new(
+            ErrorKind::NotFound,
+            "checkpoint_not_found",
+            format!("the sandbox has no checkpoint with id {:?}", shown(id)),
+        )
+    }
+
+    /// The checkpoint's process was killed: for memory, or by user code.
+    pub fn checkpoint_lost() -> Self {
+        Self::new(
+            ErrorKind::Conflict,
+            "checkpoint_lost",
+            "the checkpoint has died, of the sandbox's memory limit (memory_bytes) or by a signal; \
+             delete it and make another",
+        )
     }
 
     /// The sandbox has no context of that id.

@@ -3,12 +3,14 @@
 //! Each verb finds its sandbox in the registry, and everything that lasts longer than a request
 //! (leases, the pool, destruction) runs in tasks that [`Supervisor::drain`] waits for.
 
+mod checkpoints;
 mod command;
 mod context;
 mod ended;
 mod error;
 mod files;
 pub mod host;
+mod launch;
 mod plan;
 mod pool;
 mod sandbox;
@@ -338,6 +340,67 @@ impl Supervisor {
     /// Gives a context a fresh kernel and ends what runs in the old one; returns when it is ready.
     pub async fn restart_context(&self, id: &str, context_id: &str) -> Result<ContextInfo, Error> {
         self.find(id)?.restart_context(context_id).await
+    }
+
+    /// Keeps the variables of a context as they are now, when what runs there has ended.
+    ///
+    /// # Errors
+    /// `Busy` when there are as many checkpoints as allowed (`limits.checkpoints`), the context's
+    /// queue is full, or the sandbox has no memory or process for one more.
+    pub async fn checkpoint_context(
+        &self,
+        id: &str,
+        context_id: &str,
+        name: Option<String>,
+    ) -> Result<CheckpointInfo, Error> {
+        let name = plan::checked_name(name)?;
+        self.find(id)?.checkpoint_context(context_id, name).await
+    }
+
+    /// Every checkpoint of a sandbox, oldest first.
+    pub fn checkpoints(&self, id: &str) -> Result<Vec<CheckpointInfo>, Error> {
+        Ok(self.find(id)?.checkpoints())
+    }
+
+    /// Ends a checkpoint and gives its memory back.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn delete_checkpoint(&self, id: &str, checkpoint_id: &str) -> Result<(), Error> {
+        self.find(id)?.delete_checkpoint(checkpoint_id).await
+    }
+
+    /// Gives a context the variables of a checkpoint, when what runs there has ended. The checkpoint
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// `NotFound`; `Busy` as for a checkpoint; `Conflict` when the checkpoint has died.
+    pub async fn restore_context(
+        &self,
+        id: &str,
+        context_id: &str,
+        checkpoint_id: &str,
+    ) -> Result<BranchInfo, Error> {
+        let sandbox = self.find(id)?;
+        sandbox.restore_context(context_id, checkpoint_id).await
+    }
+
+    /// Makes another context with the variables that a context has now, or had at a checkpoint.
+    ///
+    /// # Errors
+    /// `Busy` when there are as many contexts as allowed, and as for a checkpoint; `Conflict` when
+    /// what it is made from has died.
+    pub async fn fork_context(
+        &self,
+        id: &str,
+        context_id: &str,
+        spec: ForkSpec,
+    ) -> Result<BranchInfo, Error> {
+        let spec = ForkSpec {
+            name: plan::checked_name(spec.name)?,
+            ..spec
+        };
+        self.find(id)?.fork_context(context_id, spec).await
     }
 
     /// Interrupts what runs now in one context, or in all: SIGINT, and SIGKILL after the grace. Gives

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::context::bad_cwd;
 use super::error::{Error, ErrorKind};
+use super::launch::bad_cwd;
 use super::sandbox::Plan;
 use super::types::{CommandSpec, ContextSpec, CreateSpec};
 use crate::config::{Config, Limits, MIN_MEMORY_BYTES};
@@ -113,7 +113,7 @@ impl Plan {
 }
 
 /// An empty name is none.
-fn checked_name(name: Option<String>) -> Result<Option<String>, Error> {
+pub fn checked_name(name: Option<String>) -> Result<Option<String>, Error> {
     let name = name.filter(|n| !n.is_empty());
     let wrong = |n: &String| n.chars().count() > MAX_NAME_CHARS || n.chars().any(char::is_control);
     if name.as_ref().is_some_and(wrong) {

@@ -15,8 +15,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
+use super::checkpoints::Checkpoint;
 use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
 use super::host::{Host, User};
@@ -39,7 +40,8 @@ pub struct Sandbox {
     default: Arc<Context>,
     /// Contexts beside it, oldest first, those too that are being made.
     others: Mutex<Vec<Arc<Context>>>,
-    next_context: AtomicU64,
+    pub(super) checkpoints: Mutex<Vec<Arc<Checkpoint>>>,
+    next_leaf: AtomicU64,
     /// Executions and commands under way.
     uses: AtomicUsize,
     closing: AtomicBool,
@@ -131,7 +133,8 @@ impl Sandbox {
             user,
             default: Arc::new(Context::default_of(kernel, config.queue)),
             others: Mutex::default(),
-            next_context: AtomicU64::new(1),
+            checkpoints: Mutex::default(),
+            next_leaf: AtomicU64::new(1),
             uses: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             closed: Notify::new(),
@@ -308,25 +311,41 @@ impl Sandbox {
     pub async fn add_context(&self, spec: ContextSpec) -> Result<ContextInfo, Error> {
         self.touch();
         let _in_use = self.begin_use();
-        let limits = &self.host.config.limits;
-        let number = self.next_context.fetch_add(1, Ordering::Relaxed);
-        let leaf = format!("{}-{number}", context::DEFAULT_LEAF);
-        let context = Arc::new(Context::new(spec, leaf, limits.queue));
-        {
-            let mut others = self.others.lock().expect("not poisoned");
-            // Under the lock, as whoever destroys the sandbox takes the list after it began to close.
-            self.refuse_closing()?;
-            if others.len() + 1 >= limits.contexts {
-                return Err(Error::too_many_contexts(limits.contexts));
+        let context = self.list_context(spec)?;
+        match context.begin(self).await {
+            Ok(()) => Ok(context.info(self)),
+            Err(e) => {
+                self.give_up_context(&context).await;
+                Err(e)
             }
-            others.push(Arc::clone(&context));
         }
-        if let Err(e) = context.begin(self).await {
-            self.unlist_context(&context);
-            context.end(self).await;
-            return Err(e);
+    }
+
+    /// Takes the room of a context that is to be made.
+    pub(super) fn list_context(&self, spec: ContextSpec) -> Result<Arc<Context>, Error> {
+        let limits = &self.host.config.limits;
+        let leaf = self.new_leaf(context::DEFAULT_LEAF);
+        let context = Arc::new(Context::new(spec, leaf, limits.queue));
+        let mut others = self.others.lock().expect("not poisoned");
+        // Under the lock, as whoever destroys the sandbox takes the list after it began to close.
+        self.refuse_closing()?;
+        if others.len() + 1 >= limits.contexts {
+            return Err(Error::too_many_contexts(limits.contexts));
         }
-        Ok(context.info(self))
+        others.push(Arc::clone(&context));
+        Ok(context)
+    }
+
+    /// Ends a context that could not be made.
+    pub(super) async fn give_up_context(&self, context: &Arc<Context>) {
+        self.unlist_context(context);
+        context.end(self).await;
+    }
+
+    /// A name that no leaf of this sandbox's cgroup has had.
+    pub(super) fn new_leaf(&self, kind: &str) -> String {
+        let number = self.next_leaf.fetch_add(1, Ordering::Relaxed);
+        format!("{kind}-{number}")
     }
 
     /// True for the one caller that took it off the list.
@@ -393,11 +412,7 @@ impl Sandbox {
 
     pub(super) fn refuse_closing(&self) -> Result<(), Error> {
         if self.is_closing() {
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                "sandbox_closing",
-                "the sandbox is being closed",
-            ));
+            return Err(Error::sandbox_closing());
         }
         Ok(())
     }
@@ -406,6 +421,27 @@ impl Sandbox {
         let closed = self.closed.notified();
         if !self.is_closing() {
             closed.await;
+        }
+    }
+
+    /// Kills what is in a leaf of its cgroup and removes that. `cut_off` is called before each kill.
+    pub(super) async fn end_leaf(&self, leaf: &str, cut_off: impl Fn()) {
+        let deadline = Instant::now() + DEATH_TIMEOUT;
+        let mut pause = Duration::from_millis(1);
+        // Again and again: a kernel that was being launched may have joined after the last kill.
+        while !self.is_closing() {
+            cut_off();
+            // A leaf that nothing can be killed in is not there.
+            let killed = self.cgroup.kill_leaf(leaf);
+            if self.cgroup.remove_leaf(leaf) || killed.is_err() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                tracing::error!(sandbox = self.id, leaf, "processes of a kernel do not end");
+                break;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(50));
         }
     }
 
@@ -440,6 +476,10 @@ impl Sandbox {
         let others = std::mem::take(&mut *self.others.lock().expect("not poisoned"));
         for context in others {
             context.let_go().await;
+        }
+        let checkpoints = std::mem::take(&mut *self.checkpoints.lock().expect("not poisoned"));
+        for checkpoint in checkpoints {
+            checkpoint.let_go().await;
         }
         setup::remove_cgroup(&self.cgroup).await;
     }

@@ -103,6 +103,41 @@ pub struct ContextInfo {
     pub execution_count: u64,
 }
 
+/// A context that is to go on from where another is.
+#[derive(Debug, Clone, Default)]
+pub struct ForkSpec {
+    /// Free text for people, at most 128 characters; default is made from the id.
+    pub name: Option<String>,
+    /// Go on from this checkpoint instead of from what the context holds now.
+    pub checkpoint_id: Option<String>,
+}
+
+/// A context that has the variables of another or of a checkpoint.
+#[derive(Debug, Clone)]
+pub struct BranchInfo {
+    /// The context.
+    pub context: ContextInfo,
+    /// What could not be carried, for people: threads, connections, tasks.
+    pub missing: Vec<String>,
+}
+
+/// Variables that were kept, as clients see them.
+#[derive(Debug, Clone)]
+pub struct CheckpointInfo {
+    /// 26 characters like a sandbox's id.
+    pub id: String,
+    /// Free text.
+    pub name: String,
+    /// Of the context that it was made of, which may be gone.
+    pub context_id: String,
+    /// When it was made.
+    pub created_at: SystemTime,
+    /// IPython's counter then.
+    pub execution_count: u64,
+    /// What could not be carried, for people: threads, connections, tasks.
+    pub missing: Vec<String>,
+}
+
 /// Code to run.
 #[derive(Debug, Clone, Default)]
 pub struct ExecuteSpec {

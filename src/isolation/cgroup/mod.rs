@@ -90,6 +90,11 @@ impl ServiceCgroup {
         open_dir(&self.layout.unified_root().join(&self.name).join("nursery"))
     }
 
+    /// A process is about to be moved: see [`super::migrations`]. Does not wait.
+    pub fn expect_migration(&self) {
+        self.migrations.expect();
+    }
+
     /// Makes the cgroups of a sandbox; they limit nothing before [`SandboxCgroup::set_limits`].
     pub fn sandbox(&self, id: &str) -> Result<SandboxCgroup, Error> {
         self.migrations.expect();

@@ -243,6 +243,13 @@ impl SandboxCgroup {
             .is_ok_and(|text| text.lines().any(|line| line == wanted))
     }
 
+    /// Moves a process of the sandbox into another leaf. Its caller holds a pidfd, by which it sees
+    /// afterwards that the id was not another's by then.
+    pub fn move_into(&self, leaf: &str, pid: i32) -> Result<(), Error> {
+        let file = self.dir().join(leaf).join("cgroup.procs");
+        fs::write(&file, pid.to_string()).map_err(Error::path("write", &file))
+    }
+
     /// Removes an empty leaf; false for one that still holds processes.
     pub fn remove_leaf(&self, leaf: &str) -> bool {
         fs::remove_dir(self.dir().join(leaf)).is_ok()

@@ -1,0 +1,100 @@
+//! Checkpoints over REST: variables of a context that are kept, and contexts that go on from them.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, State};
+use axum::http::HeaderMap;
+use axum::http::request::Parts;
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+use super::body;
+use super::contexts::ContextId;
+use super::error::Refusal;
+use super::rest::{SandboxId, json_of, optional, segment};
+use super::wire::{BranchAnswer, CheckpointAnswer, CheckpointRequest, ForkRequest, RestoreRequest};
+use super::{App, whole};
+
+/// Routes below `/sandbox/{id}`.
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/sandbox/{id}/checkpoints", get(list))
+        .route("/sandbox/{id}/checkpoints/{checkpoint}", delete(remove))
+        .route("/sandbox/{id}/contexts/{context}/checkpoint", post(create))
+        .route("/sandbox/{id}/contexts/{context}/restore", post(restore))
+        .route("/sandbox/{id}/contexts/{context}/fork", post(fork))
+}
+
+/// The `{checkpoint}` of a route, as it stands there; like [`SandboxId`].
+struct CheckpointId(String);
+
+impl<S: Sync> FromRequestParts<S> for CheckpointId {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(segment(parts, 4)))
+    }
+}
+
+async fn list(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+) -> Result<Json<Vec<CheckpointAnswer>>, Refusal> {
+    let checkpoints = app.supervisor.checkpoints(&id)?.into_iter();
+    Ok(Json(checkpoints.map(CheckpointAnswer::from).collect()))
+}
+
+async fn create(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+    ContextId(context_id): ContextId,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<CheckpointAnswer>, Refusal> {
+    app.supervisor.info(&id)?;
+    let request: CheckpointRequest = optional(&app, &headers, body).await?;
+    let made = whole::checkpoint_context(&app.supervisor, &id, &context_id, request.name);
+    Ok(Json(made.await?.into()))
+}
+
+async fn remove(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+    CheckpointId(checkpoint_id): CheckpointId,
+) -> Result<Json<Value>, Refusal> {
+    whole::delete_checkpoint(&app.supervisor, &id, &checkpoint_id).await?;
+    Ok(Json(
+        json!({ "status": "success", "message": "Checkpoint deleted" }),
+    ))
+}
+
+async fn restore(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+    ContextId(context_id): ContextId,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<BranchAnswer>, Refusal> {
+    app.supervisor.info(&id)?;
+    let bytes = body::read(&headers, body, app.body_limit(), app.stall()).await?;
+    let request: RestoreRequest = json_of(&headers, &bytes)?;
+    let restored =
+        whole::restore_context(&app.supervisor, &id, &context_id, &request.checkpoint_id);
+    Ok(Json(restored.await?.into()))
+}
+
+async fn fork(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+    ContextId(context_id): ContextId,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<BranchAnswer>, Refusal> {
+    app.supervisor.info(&id)?;
+    let request: ForkRequest = optional(&app, &headers, body).await?;
+    let forked = whole::fork_context(&app.supervisor, &id, &context_id, request.into());
+    Ok(Json(forked.await?.into()))
+}

@@ -1,0 +1,114 @@
+//! Branches: kernels forked from an idle kernel, with its variables. See
+//! `rootfs/kernel/checkpoints.py` for the other side.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::time::timeout;
+
+use super::handle::{Kernel, Lines, Place};
+use super::protocol::{FromKernel, ToKernel};
+use super::restore::{inner_id, watch};
+use crate::isolation::cgroup::SandboxCgroup;
+use crate::isolation::host::Process;
+use crate::isolation::{Context, Error};
+
+/// Longest that a kernel may take to fork: it copies the page tables of all its memory twice.
+const FORK_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A kernel that goes on from where another was.
+#[derive(Debug)]
+pub struct Branch {
+    /// Ready, in a leaf of its own.
+    pub kernel: Kernel,
+    /// What a fork did not carry, for people.
+    pub missing: Vec<String>,
+}
+
+/// Forks a kernel from an idle one into `leaf`, which must be there. One that `waits` will not
+/// execute: when memory is short it dies before those that do.
+///
+/// # Errors
+/// Whatever step failed; no branch is left then, and the kernel is as it was, or dead.
+pub async fn branch(
+    kernel: &mut Kernel,
+    place: &Place<'_>,
+    leaf: &str,
+    waits: bool,
+) -> Result<Branch, Error> {
+    let (lines, theirs) = Lines::new()?;
+    let forked = timeout(FORK_TIMEOUT, async {
+        let (request, fds) = (
+            ToKernel::Branch { waits },
+            theirs.each_ref().map(AsFd::as_fd),
+        );
+        let sent = kernel.frames.send_with(&request, &fds);
+        sent.await.context("ask for a branch")?;
+        answer(kernel).await
+    });
+    let inner = forked
+        .await
+        .map_err(|_| Error::Refused("the kernel does not fork".into()))??;
+    drop(theirs);
+    let process = find(place.cgroup, kernel.leaf(), inner)?;
+    let exit = watch(place.init, inner).await?;
+    let mut branch = Kernel::new(leaf.to_owned(), process, lines, exit)?;
+    branch.fresh = kernel.fresh;
+    match begin(&mut branch, place).await {
+        Ok(missing) => Ok(Branch {
+            kernel: branch,
+            missing,
+        }),
+        Err(e) => {
+            branch.process.kill();
+            Err(e)
+        }
+    }
+}
+
+/// Id of the branch, inside. What the kernel had to tell of its checkpoint may come first.
+async fn answer(kernel: &mut Kernel) -> Result<i32, Error> {
+    loop {
+        match kernel.answer().await? {
+            Some(FromKernel::Checkpoint { pid, objection }) => {
+                kernel.note_checkpoint(pid, objection);
+            }
+            Some(FromKernel::Branched { pid, objection }) => {
+                return pid.ok_or_else(|| Error::Refused(objection.unwrap_or_default()));
+            }
+            Some(other) => return Err(Error::Refused(format!("the kernel said {other:?}"))),
+            None => return Err(Error::Refused("the kernel died as it forked".into())),
+        }
+    }
+}
+
+/// The process of a leaf that has the id `inner` inside.
+fn find(cgroup: &SandboxCgroup, leaf: &str, inner: i32) -> Result<Process, Error> {
+    // The newest is listed last.
+    let all = cgroup.processes(leaf)?.into_iter().rev();
+    let pid = all
+        .filter(|pid| inner_id(*pid) == Some(inner))
+        .find_map(Pid::from_raw)
+        .ok_or_else(|| Error::Refused("the branch is gone".into()))?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("open the branch")?;
+    let process = Process::new(pidfd)?;
+    // Opened first: what is still in the cgroup after that is what was opened.
+    if cgroup.holds(leaf, process.pid()) {
+        Ok(process)
+    } else {
+        Err(Error::Refused("the branch is gone".into()))
+    }
+}
+
+/// Moves the branch into its leaf, checks it from outside as any kernel and hears its first word.
+async fn begin(branch: &mut Kernel, place: &Place<'_>) -> Result<Vec<String>, Error> {
+    let pid = branch.process.pid();
+    place.cgroup.move_into(branch.leaf(), pid)?;
+    place.check(pid)?;
+    match branch.answer().await? {
+        Some(FromKernel::Restored { missing }) => Ok(missing),
+        Some(other) => Err(Error::Refused(format!("the branch said {other:?}"))),
+        None => Err(Error::Refused("the branch ended".into())),
+    }
+}
