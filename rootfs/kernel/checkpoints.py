@@ -10,8 +10,8 @@ no pipe and no connection open; files and their positions are shared.
 around it. What libc's fork does beyond that, it does for other threads: where there are any, a child
 forks the checkpoint and ends, so that it is init's child. That costs twice as much.
 
-A branch is such a child of init too. It is a kernel of its own from the start, with a socket and pipes
-of its own, that the supervisor asked for: to run beside this one, or to be branched from again later.
+A branch is forked in the same way. It is a kernel from the start, with a socket and pipes of its own,
+that the supervisor asked for: to run beside this one, or to be branched from again later.
 """
 
 import ctypes
@@ -67,7 +67,7 @@ class Checkpoints:
     def __init__(self):
         self.pid = None
         self.hidden = False
-        # Those that have been killed but not reaped.
+        # Those that end without our doing or have been killed, and are to be reaped.
         self.ended = []
         # Whether it holds what the kernel holds now.
         self.current = False
@@ -99,18 +99,13 @@ class Checkpoints:
     def take(self):
         """Forks a checkpoint in place of the last one. Returns (True, None) in the checkpoint, when
         it has become the kernel, else (False, why it could not be forked)."""
-        self._reap()
-        state, missing, hidden = random.getstate(), _threads(), _may_clone()
+        hidden = _may_clone()
         try:
-            pid = self._clone_hidden() if hidden else self._fork_twice()
+            pid = self._fork(hidden, self._wait)
         except OSError as error:
             self.drop()
             return False, f"the kernel could not be forked: {error.strerror}"
         if pid == 0:
-            random.setstate(state)  # Python seeds its generator anew in every fork
-            self.pid, self.current = None, False
-            self.ended.clear()
-            self.missing += missing
             _set_oom_score_adj(self.oom_score_adj)
             return True, None
         self.drop()
@@ -120,20 +115,20 @@ class Checkpoints:
     def branch(self):
         """Forks a kernel beside this one. Returns (its id, None), 0 in the branch itself, or (None, why
         there is none)."""
-        state, missing = random.getstate(), _threads()
+        hidden = _may_clone()
         try:
-            pid = _fork_quietly()
+            pid = self._fork(hidden, list)
         except OSError as error:
             return None, f"the kernel could not be forked: {error.strerror}"
-        if pid == 0:
-            random.setstate(state)
-            self.pid, self.current, self.missing = None, False, missing
-            self.ended.clear()
+        if pid and hidden:
+            self.ended.append(pid)
         return pid, None
 
     def let_go(self, waits):
         """In a branch that has its own socket and pipes: what is at the other end of others is not its
-        business. `waits` is for one that only others branch from."""
+        business, nor what happens to the other's process group. `waits` is for one that only others
+        branch from."""
+        os.setsid()
         self.missing += _let_go_of_connections(self.kept)
         _set_oom_score_adj(_OOM_SCORE_ADJ if waits else self.oom_score_adj)
 
@@ -161,33 +156,49 @@ class Checkpoints:
             self.ended.remove(pid)
 
     def _wait(self):
-        """Until it is needed. In the checkpoint, as it was forked, every signal is blocked."""
+        """Until it is needed. In the checkpoint, as it was forked, every signal is blocked. Gives what
+        it had to let go of."""
         try:
-            self.missing = _let_go_of_connections(self.kept)
+            missing = _let_go_of_connections(self.kept)
         except OSError:
             os._exit(1)  # no descriptor is free: better none than one that keeps others waiting
         _set_oom_score_adj(_OOM_SCORE_ADJ)
         signal.sigwait(_WAKE_UP)
+        return missing
 
-    def _clone_hidden(self):
-        _before_fork()
-        pid = _syscall(_SYS_CLONE, _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID, 0, 0, _TID_ADDRESS, 0)
+    def _fork(self, hidden, begin):
+        """The fork's id; 0 in the fork, once `begin` has returned what it did not carry."""
+        self._reap()
+        state, threads = random.getstate(), _threads()
+        pid, missing = _clone_hidden(begin) if hidden else _fork_twice(begin)
         if pid == 0:
-            # Most checkpoints are never needed: the interpreter is put right in those that are.
-            self._wait()
-            _after_fork_child()
-            return 0
-        error = ctypes.get_errno()
-        _after_fork_parent()
-        if pid < 0:
-            raise OSError(error, os.strerror(error))
+            random.setstate(state)  # Python seeds its generator anew in every fork
+            self.pid, self.current = None, False
+            self.ended.clear()
+            self.missing = missing + threads
         return pid
 
-    def _fork_twice(self):
-        pid = _fork_quietly()
-        if pid == 0:
-            self._wait()
-        return pid
+
+def _clone_hidden(begin):
+    _before_fork()
+    pid = _syscall(_SYS_CLONE, _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID, 0, 0, _TID_ADDRESS, 0)
+    if pid == 0:
+        # Most checkpoints are never needed: the interpreter is put right in those that are.
+        missing = begin()
+        _after_fork_child()
+        return 0, missing
+    error = ctypes.get_errno()
+    _after_fork_parent()
+    if pid < 0:
+        raise OSError(error, os.strerror(error))
+    return pid, None
+
+
+def _fork_twice(begin):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python's, that there are threads
+        pid = _fork_by_another()
+    return pid, begin() if pid == 0 else None
 
 
 def _threads():
@@ -218,12 +229,6 @@ def _let_go_of_connections(kept):
 def _may_clone():
     # A directory has two links and one for each directory in it: here, for each thread.
     return _TID_ADDRESS is not None and os.stat("/proc/self/task").st_nlink == 3
-
-
-def _fork_quietly():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python's, that there are threads
-        return _fork_by_another()
 
 
 def _fork_by_another():

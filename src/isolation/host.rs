@@ -335,6 +335,20 @@ impl Process {
         poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
+    /// Its wait status (wait(2)) if it has exited and nobody has reaped it: the last field but one of
+    /// `/proc/<pid>/stat` (proc_pid_stat(5), Linux 3.5).
+    pub fn unreaped_status(&self) -> Option<i32> {
+        const AFTER_NAME: usize = 2;
+        const EXIT_CODE: usize = 51;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let (_, fields) = stat.rsplit_once(") ")?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let status = fields.get(EXIT_CODE - AFTER_NAME)?.parse().ok()?;
+        // Whose id it was as long as it is not reaped.
+        let same = pid_of(self.pidfd()).is_ok_and(|pid| pid == self.pid);
+        (same && fields.first() == Some(&"Z")).then_some(status)
+    }
+
     /// Reaps it when it is a child of ours that has exited.
     pub fn reap(&self) {
         use rustix::process::{WaitId, WaitIdOptions, waitid};

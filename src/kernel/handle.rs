@@ -273,8 +273,12 @@ impl Kernel {
         }
     }
 
-    /// How it ended; waits a moment for the zygote to reap it.
+    /// How it ended; waits a moment for whoever reaps it. A branch's parent does so late, if at all.
     pub async fn exit(&mut self) -> Exit {
+        self.process.exited().await;
+        if let Some(status) = self.process.unreaped_status() {
+            return Exit::of_status(status);
+        }
         match self.exit.take() {
             Some(exit) => match timeout(REAP_TIMEOUT, exit).await {
                 Ok(Ok(exit)) => exit,

@@ -31,6 +31,22 @@ pub struct Exit {
     pub signal: Option<i32>,
 }
 
+impl Exit {
+    /// From a wait status (wait(2)).
+    pub fn of_status(status: i32) -> Self {
+        match status & 0x7f {
+            0 => Self {
+                code: Some(status >> 8 & 0xff),
+                signal: None,
+            },
+            signal => Self {
+                code: None,
+                signal: Some(signal),
+            },
+        }
+    }
+}
+
 /// What a fork needs to know; see [`ToZygote::Fork`].
 #[derive(Debug, Clone)]
 pub struct ForkSpec {
