@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::handle::{Kernel, Lines, Place};
 use super::protocol::{FromKernel, ToKernel};
@@ -37,6 +37,7 @@ pub async fn branch(
     leaf: &str,
     waits: bool,
 ) -> Result<Branch, Error> {
+    let started = Instant::now();
     let (lines, theirs) = Lines::new()?;
     let forked = timeout(FORK_TIMEOUT, async {
         let (request, fds) = (
@@ -51,15 +52,25 @@ pub async fn branch(
         .await
         .map_err(|_| Error::Refused("the kernel does not fork".into()))??;
     drop(theirs);
+    let forked = started.elapsed();
     let process = find(place.cgroup, kernel.leaf(), inner)?;
     let exit = watch(place.init, inner).await?;
     let mut branch = Kernel::new(leaf.to_owned(), process, lines, exit)?;
     branch.fresh = kernel.fresh;
+    let found = started.elapsed();
     match begin(&mut branch, place).await {
-        Ok(missing) => Ok(Branch {
-            kernel: branch,
-            missing,
-        }),
+        Ok(missing) => {
+            tracing::debug!(
+                fork_us = forked.as_micros(),
+                find_us = (found - forked).as_micros(),
+                begin_us = (started.elapsed() - found).as_micros(),
+                "a kernel was forked"
+            );
+            Ok(Branch {
+                kernel: branch,
+                missing,
+            })
+        }
         Err(e) => {
             branch.process.kill();
             Err(e)

@@ -5,6 +5,7 @@
 //! are counted ([`sessions`]), and a client's waiting stream ends when the service stops.
 
 mod answer;
+mod checkpoints;
 mod contexts;
 mod schema;
 mod sessions;

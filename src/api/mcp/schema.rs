@@ -3,8 +3,8 @@
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::wire::{ContextAnswer, File, rfc3339};
-use crate::supervisor::{Restore, SandboxInfo};
+use crate::api::wire::{CheckpointAnswer, ContextAnswer, File, rfc3339};
+use crate::supervisor::{DEFAULT_CONTEXT, Restore, SandboxInfo};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
@@ -72,6 +72,64 @@ pub(super) struct ContextArguments {
     pub(super) sandbox_id: String,
     /// As returned by create_context or list_contexts.
     pub(super) context_id: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct CheckpointArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// The context whose variables are kept; "default" when left out.
+    #[serde(default = "default_context")]
+    pub(super) context_id: String,
+    /// A name for people, at most 128 characters.
+    #[serde(default)]
+    pub(super) name: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct RestoreArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// The context that gets the variables; "default" when left out.
+    #[serde(default = "default_context")]
+    pub(super) context_id: String,
+    /// As returned by checkpoint_context.
+    pub(super) checkpoint_id: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct ForkArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// The context that is copied; "default" when left out.
+    #[serde(default = "default_context")]
+    pub(super) context_id: String,
+    /// Copy this checkpoint (of checkpoint_context) instead of what the context holds now.
+    #[serde(default)]
+    pub(super) checkpoint_id: Option<String>,
+    /// A name for people, at most 128 characters.
+    #[serde(default)]
+    pub(super) name: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeleteCheckpointArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// As returned by checkpoint_context or list_checkpoints.
+    pub(super) checkpoint_id: String,
+}
+
+fn default_context() -> String {
+    DEFAULT_CONTEXT.to_owned()
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -162,6 +220,12 @@ pub(super) struct Closed {
 #[schemars(crate = "rmcp::schemars")]
 pub(super) struct Contexts {
     pub(super) contexts: Vec<ContextAnswer>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Checkpoints {
+    pub(super) checkpoints: Vec<CheckpointAnswer>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

@@ -242,7 +242,9 @@ impl Tools {
     pub(crate) fn new(app: Arc<App>) -> Self {
         Self {
             app,
-            router: Arc::new(Self::tool_router() + Self::context_router()),
+            router: Arc::new(
+                Self::tool_router() + Self::context_router() + Self::checkpoint_router(),
+            ),
         }
     }
 
