@@ -5,6 +5,7 @@ mod fixture;
 
 mod access;
 mod bad_input;
+mod checkpoints;
 mod closing;
 mod commands;
 mod contexts;
