@@ -85,7 +85,8 @@ pub struct Limits {
     pub lease_seconds: u64,
     /// Most that a client may ask for.
     pub max_lease_seconds: u64,
-    /// Bytes of stdout, and likewise of stderr, that are kept of an execution or a command.
+    /// Bytes of stdout, and likewise of stderr, that are kept of an execution or a command: of a longer
+    /// stream the first three quarters of this and the last quarter.
     pub output_bytes: usize,
     /// Bytes of MIME data of an execution.
     pub result_bytes: usize,

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::outcome::Encoder;
+use super::encoder::Encoder;
 use super::rest::{accepts, execution_lost};
 use crate::supervisor::{Event, Execution};
 

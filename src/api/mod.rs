@@ -16,6 +16,7 @@
 mod body;
 mod contexts;
 mod download;
+mod encoder;
 pub mod error;
 mod guard;
 mod lines;
@@ -24,6 +25,7 @@ mod outcome;
 mod rest;
 mod server;
 mod socket;
+mod truncated;
 mod upload;
 mod whole;
 mod wire;

@@ -22,7 +22,7 @@ use super::handle::{Kernel, Place};
 use super::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
 use super::restore::restore;
-use crate::supervisor::types::{Ending, Event, KernelState, PythonError, RichResult};
+use crate::supervisor::types::{Ending, Event, KernelState, PythonError, RichResult, Written};
 
 /// What a frame costs beside its bytes, against endless empty ones.
 const FRAME_COST_BYTES: usize = 1024;
@@ -77,10 +77,10 @@ pub struct Finish {
     pub files: Vec<FileChange>,
     /// There were more.
     pub files_truncated: bool,
-    /// Dropped beyond the limit.
-    pub stdout_dropped_bytes: u64,
-    /// Dropped beyond the limit.
-    pub stderr_dropped_bytes: u64,
+    /// What was written to descriptor 1.
+    pub stdout: Written,
+    /// Likewise, descriptor 2.
+    pub stderr: Written,
     /// Results were dropped because the kernel sent more than it may.
     pub results_dropped: bool,
 }
@@ -116,8 +116,8 @@ struct Run<'a> {
     request: &'a Request<'a>,
     events: &'a mpsc::Sender<Event>,
     interrupt: &'a Notify,
-    stdout: Output,
-    stderr: Output,
+    stdout: Stream,
+    stderr: Stream,
     frame_bytes_left: usize,
     results_dropped: bool,
     execution_count: u64,
@@ -144,8 +144,8 @@ pub async fn run(
         request,
         events,
         interrupt,
-        stdout: Output::new(request.output_bytes),
-        stderr: Output::new(request.output_bytes),
+        stdout: Stream::new("stdout", Event::Stdout, request),
+        stderr: Stream::new("stderr", Event::Stderr, request),
         frame_bytes_left: request.result_bytes * 3 / 2 + 4 * request.traceback_bytes,
         results_dropped: false,
         execution_count: 0,
@@ -159,8 +159,8 @@ pub async fn run(
         execution_count: run.execution_count,
         files: Vec::new(),
         files_truncated: false,
-        stdout_dropped_bytes: 0,
-        stderr_dropped_bytes: 0,
+        stdout: Written::default(),
+        stderr: Written::default(),
         results_dropped: run.results_dropped,
     };
     match done {
@@ -202,9 +202,9 @@ pub async fn run(
             run.drain(kernel).await;
         }
     }
-    run.close_outputs().await;
-    finish.stdout_dropped_bytes = run.stdout.dropped_bytes();
-    finish.stderr_dropped_bytes = run.stderr.dropped_bytes();
+    run.tell_held(Instant::now() + TELL_TIME).await;
+    finish.stdout = run.stdout.written();
+    finish.stderr = run.stderr.written();
     finish
 }
 
@@ -299,13 +299,11 @@ impl Run<'_> {
                     self.begin_interrupt(&mut phase, kernel, Reason::Interrupt);
                 }
                 Ok(_) = kernel.stdout.read_buf(&mut out), if begun => {
-                    let text = self.stdout.push(&out);
-                    self.tell_text(Event::Stdout, text, tell_until).await;
+                    self.hear(Which::Stdout, &out, tell_until).await;
                     if out.is_empty() { tokio::task::yield_now().await }
                 }
                 Ok(_) = kernel.stderr.read_buf(&mut err), if begun => {
-                    let text = self.stderr.push(&err);
-                    self.tell_text(Event::Stderr, text, tell_until).await;
+                    self.hear(Which::Stderr, &err, tell_until).await;
                     if err.is_empty() { tokio::task::yield_now().await }
                 }
                 body = kernel.frames.next() => {
@@ -412,6 +410,10 @@ impl Run<'_> {
         if !matches!(event, Event::Started { .. }) {
             self.drain(kernel).await;
         }
+        if matches!(event, Event::ClearOutput { .. }) {
+            // What was held back is older than the clear.
+            self.tell_held(until).await;
+        }
         self.tell(event, until).await;
     }
 
@@ -419,17 +421,12 @@ impl Run<'_> {
     /// is; someone who goes on writing must not keep an ended execution open.
     async fn drain(&mut self, kernel: &mut Kernel) {
         let soon = Instant::now() + TELL_TIME;
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for which in [Which::Stdout, Which::Stderr] {
             let mut left = PIPE_MOST_BYTES;
             loop {
-                let bytes = read_now(stream.of(kernel));
+                let bytes = read_now(which.pipe(kernel));
                 left = left.saturating_sub(bytes.len());
-                let (output, kind): (_, fn(String) -> Event) = match stream {
-                    Stream::Stdout => (&mut self.stdout, Event::Stdout),
-                    Stream::Stderr => (&mut self.stderr, Event::Stderr),
-                };
-                let text = output.push(&bytes);
-                self.tell_text(kind, text, soon).await;
+                self.hear(which, &bytes, soon).await;
                 if bytes.is_empty() || left == 0 {
                     break;
                 }
@@ -437,11 +434,22 @@ impl Run<'_> {
         }
     }
 
-    async fn close_outputs(&mut self) {
-        let soon = Instant::now() + TELL_TIME;
-        let (out, err) = (self.stdout.finish("stdout"), self.stderr.finish("stderr"));
-        self.tell_text(Event::Stdout, out, soon).await;
-        self.tell_text(Event::Stderr, err, soon).await;
+    /// Bytes of a pipe.
+    async fn hear(&mut self, which: Which, bytes: &[u8], until: Instant) {
+        let stream = match which {
+            Which::Stdout => &mut self.stdout,
+            Which::Stderr => &mut self.stderr,
+        };
+        let text = stream.output.push(bytes);
+        let event = stream.event;
+        self.tell_text(event, text, until).await;
+    }
+
+    /// Tells what was held back. What comes later is kept from its first byte again.
+    async fn tell_held(&mut self, until: Instant) {
+        let (out, err) = (self.stdout.finish(), self.stderr.finish());
+        self.tell_text(Event::Stdout, out, until).await;
+        self.tell_text(Event::Stderr, err, until).await;
     }
 
     async fn tell_text(&self, kind: fn(String) -> Event, text: String, until: Instant) {
@@ -462,16 +470,44 @@ impl Run<'_> {
 }
 
 #[derive(Clone, Copy)]
-enum Stream {
+enum Which {
     Stdout,
     Stderr,
 }
 
-impl Stream {
-    fn of(self, kernel: &mut Kernel) -> &mut PipeReader {
+impl Which {
+    fn pipe(self, kernel: &mut Kernel) -> &mut PipeReader {
         match self {
             Self::Stdout => &mut kernel.stdout,
             Self::Stderr => &mut kernel.stderr,
+        }
+    }
+}
+
+/// One of the two output streams.
+struct Stream {
+    name: &'static str,
+    event: fn(String) -> Event,
+    output: Output,
+}
+
+impl Stream {
+    fn new(name: &'static str, event: fn(String) -> Event, request: &Request<'_>) -> Self {
+        Self {
+            name,
+            event,
+            output: Output::new(request.output_bytes),
+        }
+    }
+
+    fn finish(&mut self) -> String {
+        self.output.finish(self.name)
+    }
+
+    fn written(&self) -> Written {
+        Written {
+            bytes: self.output.written_bytes(),
+            left_out_bytes: self.output.dropped_bytes(),
         }
     }
 }

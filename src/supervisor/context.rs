@@ -430,8 +430,8 @@ impl Context {
             files_truncated: finish.files_truncated,
             results_dropped: finish.results_dropped,
             usage: Usage::default(),
-            stdout_dropped_bytes: finish.stdout_dropped_bytes,
-            stderr_dropped_bytes: finish.stderr_dropped_bytes,
+            stdout: finish.stdout,
+            stderr: finish.stderr,
         }
     }
 

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::sandbox::Sandbox;
-use super::types::{Ended, Ending, Event, KernelState, Usage};
+use super::types::{Ended, Ending, Event, KernelState, Usage, Written};
 use crate::isolation::cgroup::Counters;
 
 /// Longest that a client may take to read the last event.
@@ -34,8 +34,8 @@ pub(super) fn no_kernel(ending: Ending) -> Ended {
         files_truncated: false,
         results_dropped: false,
         usage: Usage::default(),
-        stdout_dropped_bytes: 0,
-        stderr_dropped_bytes: 0,
+        stdout: Written::default(),
+        stderr: Written::default(),
     }
 }
 
@@ -50,7 +50,8 @@ pub(super) fn usage(sandbox: &Sandbox, wall: Duration, before: &Counters, ended:
     if after.fork_failures > before.fork_failures {
         limits_hit.push("processes");
     }
-    if ended.stdout_dropped_bytes > 0 || ended.stderr_dropped_bytes > 0 || ended.results_dropped {
+    let left_out_bytes = ended.stdout.left_out_bytes + ended.stderr.left_out_bytes;
+    if left_out_bytes > 0 || ended.results_dropped {
         limits_hit.push("output");
     }
     if ended.ending == Ending::Timeout {

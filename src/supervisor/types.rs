@@ -239,10 +239,19 @@ pub struct Ended {
     pub results_dropped: bool,
     /// What it cost.
     pub usage: Usage,
-    /// Bytes of stdout beyond the limit, dropped.
-    pub stdout_dropped_bytes: u64,
-    /// Bytes of stderr beyond the limit, dropped.
-    pub stderr_dropped_bytes: u64,
+    /// What was written to descriptor 1.
+    pub stdout: Written,
+    /// Likewise, descriptor 2.
+    pub stderr: Written,
+}
+
+/// One output stream of an execution, at its end.
+#[derive(Debug, Clone, Default)]
+pub struct Written {
+    /// All that was written.
+    pub bytes: u64,
+    /// Of them, what was left out between the first and the last part.
+    pub left_out_bytes: u64,
 }
 
 /// Cost of an execution, from the cgroup.

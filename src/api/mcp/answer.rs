@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::api::download::mime_of;
 use crate::api::error::Refusal;
 use crate::api::outcome::{Entry, Outcome, Verdict};
+use crate::api::truncated::Truncated;
 use crate::api::wire::{CommandAnswer, Cost, TouchedFile};
 
 /// Displays in other forms, the most readable first; one of each display is shown.
@@ -47,8 +48,8 @@ pub(crate) struct PythonAnswer {
     /// Files of the working directory that the code created, changed or deleted.
     files: Vec<TouchedFile>,
     usage: Cost,
-    /// Something was too long and was cut.
-    truncated: bool,
+    /// What was too long and was cut; null when nothing was.
+    truncated: Option<Truncated>,
 }
 
 /// A display as text.
