@@ -88,6 +88,9 @@ pub struct Limits {
     /// Bytes of stdout, and likewise of stderr, that are kept of an execution or a command: of a longer
     /// stream the first three quarters of this and the last quarter.
     pub output_bytes: usize,
+    /// Bytes of over-long stdout, and likewise of stderr, of an execution that are saved to a file in
+    /// the sandbox; at most a sixteenth of its memory and of its disk. 0 saves none.
+    pub saved_output_bytes: u64,
     /// Bytes of MIME data of an execution.
     pub result_bytes: usize,
     /// Bytes of a traceback.
@@ -228,6 +231,7 @@ impl Default for Limits {
             lease_seconds: 24 * 3600,
             max_lease_seconds: 30 * 24 * 3600,
             output_bytes: 1024 * 1024,
+            saved_output_bytes: 64 * MIB,
             result_bytes: 16 * 1024 * 1024,
             traceback_bytes: 64 * 1024,
             code_bytes: 16 * 1024 * 1024,

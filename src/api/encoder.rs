@@ -61,7 +61,7 @@ impl Encoder {
         };
         object.insert("type".into(), "ended".into());
         object.insert("execution_count".into(), ended.execution_count.into());
-        object.insert("truncated".into(), json!(Truncated::of(&ended)));
+        object.insert("truncated".into(), json!(Truncated::of(sandbox_id, &ended)));
         object.insert(
             "stdout_dropped_bytes".into(),
             ended.stdout.left_out_bytes.into(),

@@ -146,7 +146,7 @@ impl Gathered {
     }
 
     fn end(self, sandbox_id: &str, ended: Ended) -> Outcome {
-        let truncated = Truncated::of(&ended);
+        let truncated = Truncated::of(sandbox_id, &ended);
         let bundles = self.displays.into_iter().enumerate();
         Outcome {
             stdout: self.stdout,
@@ -426,6 +426,7 @@ mod tests {
         ended.stdout = Written {
             bytes: 8,
             left_out_bytes: 7,
+            saved: None,
         };
         let cut = outcome([Event::Stdout("x".into()), Event::Ended(ended)]);
         assert_eq!(cut.stdout, "x");

@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe::Receiver as PipeReader;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::frame;
 use super::handle::{Kernel, Place};
-use super::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
+use super::output::{PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
 use super::restore::restore;
+use super::stream::{Saver, Stream, Which};
 use crate::supervisor::types::{Ending, Event, KernelState, PythonError, RichResult, Written};
 
 /// What a frame costs beside its bytes, against endless empty ones.
@@ -50,6 +50,8 @@ pub struct Request<'a> {
     pub grace: Duration,
     /// Bytes of stdout, and of stderr.
     pub output_bytes: usize,
+    /// Bytes of over-long stdout, and of stderr, that are given to be saved.
+    pub saved_bytes: usize,
     /// Bytes of MIME data.
     pub result_bytes: usize,
     /// Bytes of a traceback.
@@ -126,7 +128,7 @@ struct Run<'a> {
 
 /// Runs `request` in `kernel`, telling `events` as it goes. Ends early when the receiver of the
 /// events is dropped or `interrupt` is notified.
-/// `oom_kills` is that counter before it began. A kernel that died has been killed with all that it
+/// `oom_kills` is that counter before it began; the savers take over-long stdout and stderr. A kernel that died has been killed with all that it
 /// started, and its checkpoint is in its place where it had one.
 pub async fn run(
     kernel: &mut Kernel,
@@ -135,6 +137,7 @@ pub async fn run(
     events: &mpsc::Sender<Event>,
     interrupt: &Notify,
     oom_kills: u64,
+    [stdout_saver, stderr_saver]: [Saver; 2],
 ) -> Finish {
     // Not to be guessed: user code may write frames of its own, but only of the execution that runs,
     // not of those that will.
@@ -144,8 +147,8 @@ pub async fn run(
         request,
         events,
         interrupt,
-        stdout: Stream::new("stdout", Event::Stdout, request),
-        stderr: Stream::new("stderr", Event::Stderr, request),
+        stdout: Stream::new(Which::Stdout, request, stdout_saver),
+        stderr: Stream::new(Which::Stderr, request, stderr_saver),
         frame_bytes_left: request.result_bytes * 3 / 2 + 4 * request.traceback_bytes,
         results_dropped: false,
         execution_count: 0,
@@ -202,9 +205,10 @@ pub async fn run(
             run.drain(kernel).await;
         }
     }
-    run.tell_held(Instant::now() + TELL_TIME).await;
-    finish.stdout = run.stdout.written();
-    finish.stderr = run.stderr.written();
+    let soon = Instant::now() + TELL_TIME;
+    run.tell_held(soon).await;
+    finish.stdout = run.stdout.end(soon).await;
+    finish.stderr = run.stderr.end(soon).await;
     finish
 }
 
@@ -440,14 +444,13 @@ impl Run<'_> {
             Which::Stdout => &mut self.stdout,
             Which::Stderr => &mut self.stderr,
         };
-        let text = stream.output.push(bytes);
-        let event = stream.event;
+        let (event, text) = (stream.event, stream.push(bytes, until).await);
         self.tell_text(event, text, until).await;
     }
 
     /// Tells what was held back. What comes later is kept from its first byte again.
     async fn tell_held(&mut self, until: Instant) {
-        let (out, err) = (self.stdout.finish(), self.stderr.finish());
+        let (out, err) = (self.stdout.flush(), self.stderr.flush());
         self.tell_text(Event::Stdout, out, until).await;
         self.tell_text(Event::Stderr, err, until).await;
     }
@@ -465,49 +468,6 @@ impl Run<'_> {
             _ = tokio::time::timeout_at(until, self.events.send(event)) => {}
             // Kept for the loop, which acts on it.
             () = self.interrupt.notified() => self.interrupt.notify_one(),
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Which {
-    Stdout,
-    Stderr,
-}
-
-impl Which {
-    fn pipe(self, kernel: &mut Kernel) -> &mut PipeReader {
-        match self {
-            Self::Stdout => &mut kernel.stdout,
-            Self::Stderr => &mut kernel.stderr,
-        }
-    }
-}
-
-/// One of the two output streams.
-struct Stream {
-    name: &'static str,
-    event: fn(String) -> Event,
-    output: Output,
-}
-
-impl Stream {
-    fn new(name: &'static str, event: fn(String) -> Event, request: &Request<'_>) -> Self {
-        Self {
-            name,
-            event,
-            output: Output::new(request.output_bytes),
-        }
-    }
-
-    fn finish(&mut self) -> String {
-        self.output.finish(self.name)
-    }
-
-    fn written(&self) -> Written {
-        Written {
-            bytes: self.output.written_bytes(),
-            left_out_bytes: self.output.dropped_bytes(),
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod handle;
 pub mod output;
 pub mod protocol;
 mod restore;
+pub mod stream;
 pub mod zygote;
 
 use std::collections::BTreeMap;

@@ -112,6 +112,11 @@ impl Output {
         text
     }
 
+    /// Whether something was left out since the last [`Output::finish`].
+    pub fn is_cut(&self) -> bool {
+        self.gap_bytes > 0
+    }
+
     /// Bytes that were pushed.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes

@@ -14,12 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep};
 
 use super::ended::{DIED, END_TIME, no_kernel, tell_end, usage};
 use super::error::{Error, ErrorKind};
 use super::sandbox::{Sandbox, new_id};
+use super::saving;
 use super::setup::{self, DEATH_TIMEOUT};
 use super::types::{
     ContextInfo, ContextSpec, DEFAULT_CONTEXT, Ended, Ending, Event, ExecuteSpec, KernelState,
@@ -400,6 +401,7 @@ impl Context {
                 .unwrap_or(Duration::from_secs(limits.timeout_seconds)),
             grace: Duration::from_secs(limits.interrupt_grace_seconds),
             output_bytes: limits.output_bytes,
+            saved_bytes: usize::try_from(saving::most_bytes(sandbox)).unwrap_or(usize::MAX),
             result_bytes: limits.result_bytes,
             traceback_bytes: limits.traceback_bytes,
             files: limits.files,
@@ -410,11 +412,23 @@ impl Context {
             return no_kernel(DIED);
         };
         let (place, interrupt) = (sandbox.place(), &running.interrupt);
-        let run = execution::run(kernel, &place, &request, events, interrupt, oom_kills);
-        let finish = tokio::select! {
-            finish = run => finish,
+        let (stdout_saver, stdout) = oneshot::channel();
+        let (stderr_saver, stderr) = oneshot::channel();
+        let savers = [stdout_saver, stderr_saver];
+        let run = execution::run(
+            kernel, &place, &request, events, interrupt, oom_kills, savers,
+        );
+        let saved = async {
+            tokio::join!(
+                saving::save(sandbox, "stdout", stdout),
+                saving::save(sandbox, "stderr", stderr)
+            )
+        };
+        let (mut finish, saved) = tokio::select! {
+            ended = async { tokio::join!(run, saved) } => ended,
             () = running.is_stuck() => return no_kernel(Ending::Interrupted),
         };
+        (finish.stdout.saved, finish.stderr.saved) = saved;
         if finish.execution_count > 0 {
             self.execution_count
                 .store(finish.execution_count, Ordering::Relaxed);

@@ -12,6 +12,7 @@ pub mod host;
 mod plan;
 mod pool;
 mod sandbox;
+mod saving;
 mod setup;
 pub mod types;
 

@@ -252,6 +252,19 @@ pub struct Written {
     pub bytes: u64,
     /// Of them, what was left out between the first and the last part.
     pub left_out_bytes: u64,
+    /// Where something was left out: the file that holds all of it, or why there is none, for people.
+    pub saved: Option<Result<SavedFile, String>>,
+}
+
+/// A file that over-long output was saved to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedFile {
+    /// Relative to the working directory.
+    pub path: String,
+    /// From the first byte of the stream on.
+    pub bytes: u64,
+    /// False where the stream was too long even for the file.
+    pub whole: bool,
 }
 
 /// Cost of an execution, from the cgroup.

@@ -148,3 +148,29 @@ fn file_changes_without_end_are_cut() {
     assert_eq!(outcome["files"].as_array().map(Vec::len), Some(100));
     assert_eq!(outcome["truncated"]["files_dropped"], true);
 }
+
+#[test]
+fn stopping_whoever_saves_the_output_does_not_hold_the_answer() {
+    let scene = Scene::new("limits.output_bytes = 100000");
+    let attacker = scene.attacker(&json!({}));
+    let begun = std::time::Instant::now();
+    let outcome = attacker.execute(
+        "import os, signal, threading\n\
+         done = False\n\
+         def stop():\n    \
+             while not done:\n        \
+                 for pid in os.listdir('/proc'):\n            \
+                     if pid.isdigit() and int(pid) not in (1, os.getpid()):\n                \
+                         try: os.kill(int(pid), signal.SIGSTOP)\n                \
+                         except OSError: pass\n\
+         thread = threading.Thread(target=stop); thread.start()\n\
+         for n in range(300): print('x' * 99_999)\n\
+         done = True; thread.join()",
+    );
+    assert_eq!(outcome["outcome"], "ok", "{}", shown(&outcome));
+    assert_eq!(outcome["truncated"]["stdout_bytes"], 30_000_000);
+    let elapsed = begun.elapsed();
+    println!("{elapsed:?} {}", outcome["truncated"]);
+    assert!(elapsed < std::time::Duration::from_secs(20), "{elapsed:?}");
+    scene.assert_unharmed(&attacker);
+}

@@ -126,3 +126,104 @@ fn late_output_is_shown_with_the_next_execution_and_counted_there() {
     assert!(stdout.contains("4000 bytes are left out"), "{stdout}");
     assert_eq!(outcome["truncated"]["stdout_bytes"], 5000);
 }
+
+#[test]
+fn all_of_an_over_long_stream_can_be_downloaded() {
+    let service = Service::with_config(CONFIG);
+    let sandbox = service.create();
+    let outcome = sandbox.execute("for n in range(100_000): print(f'line {n:06}')");
+    let file = &outcome["truncated"]["stdout_file"];
+    assert_eq!(file["size"], 1_200_000, "{}", shown(&outcome));
+    assert_eq!(file["complete"], true);
+    assert_eq!(outcome["truncated"]["stderr_file"], Value::Null);
+    assert_eq!(outcome["truncated"]["not_saved"], Value::Null);
+    assert_eq!(outcome["files"], json!([]), "it is no result of the code");
+    let url = file["url"].as_str().expect("a URL");
+    let all: String = (0..100_000).map(|n| format!("line {n:06}\n")).collect();
+    assert!(service.get(url).ok().body == all.as_bytes());
+    let path = file["path"].as_str().expect("a path");
+    assert_eq!(
+        sandbox.stdout(&format!("print(len(open('{path}').read()))")),
+        "1200000\n"
+    );
+    // Both streams of one execution, told to a reader of events.
+    let events = events(
+        &sandbox,
+        "import os\nos.write(1, b'\\xff' * 5000); os.write(2, b'e' * 6000)",
+    );
+    let truncated = &events.last().expect("an end")["truncated"];
+    for (stream, bytes) in [("stdout", vec![255; 5000]), ("stderr", vec![b'e'; 6000])] {
+        let url = truncated[format!("{stream}_file")]["url"].as_str();
+        assert!(service.get(url.expect("a URL")).ok().body == bytes);
+    }
+}
+
+#[test]
+fn nothing_is_saved_of_output_within_the_limit_or_where_saving_is_off() {
+    let service = Service::with_config(CONFIG);
+    let sandbox = service.create();
+    sandbox.execute("print('x' * 900)");
+    assert_eq!(sandbox.files(), []);
+    let service = Service::with_config(&format!("{CONFIG}\nlimits.saved_output_bytes = 0"));
+    let sandbox = service.create();
+    let outcome = sandbox.execute("print('x' * 9000)");
+    assert_eq!(outcome["truncated"]["stdout_bytes"], 9001);
+    assert_eq!(outcome["truncated"]["stdout_file"], Value::Null);
+    assert_eq!(sandbox.files(), []);
+}
+
+#[test]
+fn a_saved_file_is_cut_at_its_limit() {
+    let service = Service::with_config(&format!("{CONFIG}\nlimits.saved_output_bytes = 5000"));
+    let sandbox = service.create();
+    for (bytes, complete) in [(5000, true), (5001, false), (100_000, false)] {
+        let outcome = sandbox.execute(&format!("import os\nn = os.write(1, b'x' * {bytes})"));
+        let file = &outcome["truncated"]["stdout_file"];
+        assert_eq!(file["size"], 5000, "{}", shown(&outcome));
+        assert_eq!(file["complete"], complete, "{bytes}");
+        let url = file["url"].as_str().expect("a URL");
+        assert_eq!(service.get(url).ok().body, vec![b'x'; 5000]);
+    }
+}
+
+#[test]
+fn older_saved_files_make_room_for_newer_ones() {
+    let service = Service::with_config(CONFIG);
+    // One file may take 64 KiB of such a disk, all of them 128.
+    let sandbox = service.create_with(&json!({ "disk_bytes": 1 << 20 }));
+    let urls: Vec<String> = (0..4)
+        .map(|_| {
+            let outcome = sandbox.execute("print('x' * 59_999)");
+            let url = &outcome["truncated"]["stdout_file"]["url"];
+            url.as_str().expect("a URL").to_owned()
+        })
+        .collect();
+    for (url, status) in urls.iter().zip([404, 404, 200, 200]) {
+        assert_eq!(service.get(url).status, status, "{url}");
+    }
+}
+
+#[test]
+fn what_stands_in_the_way_of_the_file_costs_the_file_only() {
+    let service = Service::with_config(CONFIG);
+    let fill = "try:\n    with open('filler', 'wb') as f:\n        while True: f.write(bytes(4096))\nexcept OSError: pass\n";
+    for in_the_way in [
+        "os.symlink('/tmp', '.outputs')\n",
+        "open('.outputs', 'w').close()\n",
+        "os.mkdir('.outputs', 0o000)\n",
+        fill,
+    ] {
+        let sandbox = service.create_with(&json!({ "disk_bytes": 4 << 20 }));
+        let code = format!("import os\n{in_the_way}print('x' * 50_000)\n'result'");
+        let outcome = sandbox.execute(&code);
+        assert_eq!(outcome["outcome"], "ok", "{}", shown(&outcome));
+        assert_eq!(outcome["results"][0]["data"], "'result'");
+        let truncated = &outcome["truncated"];
+        assert_eq!(truncated["stdout_bytes"], 50_001, "{truncated}");
+        assert_eq!(truncated["stdout_file"], Value::Null, "{truncated}");
+        let why = truncated["not_saved"].as_str().expect("a reason");
+        assert!(why.starts_with("stdout: "), "{why}");
+        println!("{in_the_way}: {why}");
+        sandbox.assert_usable();
+    }
+}

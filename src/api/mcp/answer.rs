@@ -212,6 +212,22 @@ fn describe(outcome: &Outcome, shown: &Shown) -> String {
         let sentence = verdict.error_value.as_deref().unwrap_or_default();
         section(&mut text, "", &format!("[{}] {sentence}", verdict.outcome));
     }
+    let truncated = outcome.truncated.as_ref();
+    let saved = truncated.map(|t| [("stdout", &t.stdout_file), ("stderr", &t.stderr_file)]);
+    for (name, file) in saved.into_iter().flatten() {
+        if let Some(file) = file {
+            let part = if file.complete {
+                "all"
+            } else {
+                "the beginning"
+            };
+            let kept = format!(
+                "[{part} of {name} is in {} ({} bytes)]",
+                file.path, file.size
+            );
+            section(&mut text, "", &kept);
+        }
+    }
     let mut files = String::new();
     for file in outcome.files.iter().take(LINKS) {
         let _ = writeln!(files, "{} {} ({} bytes)", file.change, file.path, file.size);
