@@ -15,9 +15,9 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// One event as an object with a `type`.
-    pub(crate) fn encode(&mut self, sandbox_id: &str, event: Event) -> Value {
-        match event {
+    /// An event as objects with a `type`: the end as three of them.
+    pub(crate) fn encode(&mut self, sandbox_id: &str, event: Event) -> Vec<Value> {
+        vec![match event {
             Event::Started { execution_count } => {
                 json!({ "type": "started", "execution_count": execution_count })
             }
@@ -35,8 +35,8 @@ impl Encoder {
                 self.error = Some(error);
                 value
             }
-            Event::Ended(ended) => self.ended(sandbox_id, *ended),
-        }
+            Event::Ended(ended) => return self.ended(sandbox_id, *ended),
+        }]
     }
 
     fn result(&mut self, result: RichResult) -> Value {
@@ -52,8 +52,9 @@ impl Encoder {
         })
     }
 
-    /// Everything of an outcome that did not travel before.
-    fn ended(&mut self, sandbox_id: &str, ended: Ended) -> Value {
+    /// Everything of an outcome that did not travel before. `ended` repeats the files and the usage,
+    /// for clients that wait for nothing else.
+    fn ended(&mut self, sandbox_id: &str, ended: Ended) -> Vec<Value> {
         let verdict = Verdict::new(&ended, self.error.take());
         let mut object = match serde_json::to_value(verdict) {
             Ok(Value::Object(object)) => object,
@@ -70,8 +71,14 @@ impl Encoder {
             "stderr_dropped_bytes".into(),
             ended.stderr.left_out_bytes.into(),
         );
-        object.insert("files".into(), json!(touched(sandbox_id, ended.files)));
-        object.insert("usage".into(), json!(Cost::from(ended.usage)));
-        Value::Object(object)
+        let files = json!(touched(sandbox_id, ended.files));
+        let usage = json!(Cost::from(ended.usage));
+        object.insert("files".into(), files.clone());
+        object.insert("usage".into(), usage.clone());
+        vec![
+            json!({ "type": "files", "files": files }),
+            json!({ "type": "usage", "usage": usage }),
+            Value::Object(object),
+        ]
     }
 }

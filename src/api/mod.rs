@@ -4,7 +4,7 @@
 //! TcpListener ─ connections ≤ max_connections, header and stall timeouts     server, socket
 //!   └─ every request: panic → 500, Host, Origin, CORS, key                   server, guard
 //!        ├─ /sandbox/…, /sandboxes, /health   body → wire → Supervisor       rest, upload, download
-//!        │     └─ execute: events → one outcome, or a line each              outcome, lines
+//!        │     └─ execute: events → one outcome, or a stream of them         outcome, lines
 //!        └─ /mcp                              rmcp → tools → Supervisor      mcp
 //! ```
 //!

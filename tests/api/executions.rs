@@ -134,9 +134,25 @@ fn events_come_as_lines_while_the_code_runs() {
         (&result["type"], &result["data"]["text/plain"]),
         (&json!("result"), &json!("42"))
     );
+    let files = events.event().expect("files");
+    assert_eq!(
+        (&files["type"], &files["files"][0]["path"]),
+        (&json!("files"), &json!("go"))
+    );
+    let usage = events.event().expect("usage");
+    assert_eq!(usage["type"], "usage");
+    assert!(
+        usage["usage"]["wall_seconds"].as_f64() > Some(0.0),
+        "{usage}"
+    );
     let ended = events.event().expect("an end");
     assert_eq!(ended["type"], "ended");
     assert_eq!(ended["outcome"], "ok");
+    assert_eq!(ended["truncated"], Value::Null);
+    assert_eq!(
+        (&ended["files"], &ended["usage"]),
+        (&files["files"], &usage["usage"])
+    );
     assert!(events.event().is_none(), "nothing follows the end");
 }
 
@@ -170,7 +186,68 @@ fn lines_are_sent_to_whoever_accepts_them() {
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["type"].clone())
         .collect();
-    assert_eq!(kinds, ["started", "error", "ended"]);
+    assert_eq!(kinds, ["started", "error", "files", "usage", "ended"]);
+}
+
+#[test]
+fn server_sent_events_are_the_same_objects() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let path = sandbox.path("execute");
+    let ask = |accept: &str, content_type: &str, body: &[u8]| {
+        service
+            .send(&Request {
+                method: "POST",
+                path: &path,
+                headers: &[("Accept", accept), ("Content-Type", content_type)],
+                body,
+            })
+            .ok()
+    };
+    // Longer than the interval of keepalives.
+    let code = "import time; time.sleep(5.5); print('é\\u2028')\nopen('a', 'w').close()";
+    let answer = ask("text/event-stream", "text/plain", code.as_bytes());
+    assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    let text = answer.text();
+    assert!(text.is_ascii() && text.ends_with("\n\n"), "{text}");
+    let events: Vec<(&str, Value)> = text
+        .split_terminator("\n\n")
+        .map(|event| {
+            let (name, data) = event.split_once('\n').expect("two lines");
+            let name = name.strip_prefix("event: ").expect("a name");
+            let data = data.strip_prefix("data: ").expect("data");
+            (name, serde_json::from_str(data).expect("JSON"))
+        })
+        .collect();
+    assert!(events.iter().all(|(name, data)| data["type"] == *name));
+    let names: Vec<&str> = events.iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        names,
+        ["started", "keepalive", "stdout", "files", "usage", "ended"]
+    );
+    assert_eq!(events[2].1["text"], "é\u{2028}\n");
+    assert_eq!(events[3].1["files"][0]["path"], "a");
+    // Who takes both gets lines, and `stream` decides against any `Accept`.
+    let both = ask(
+        "text/event-stream, application/x-ndjson",
+        "text/plain",
+        b"1",
+    );
+    assert_eq!(both.header("content-type"), Some("application/x-ndjson"));
+    let json = "application/json";
+    let plain = ask(
+        "text/event-stream",
+        json,
+        br#"{"code": "1", "stream": false}"#,
+    );
+    assert_eq!(plain.json()["outcome"], "ok");
+    let asked = ask(
+        "text/event-stream",
+        json,
+        br#"{"code": "1", "stream": true}"#,
+    );
+    assert_eq!(asked.header("content-type"), Some("text/event-stream"));
 }
 
 #[test]
