@@ -147,7 +147,7 @@ class Kernel:
         self.streams.flush()
         changed, truncated = files.changes(before, files.Snapshot(lockdown.HOME),
                                            execution.max_files)
-        execution.done(count, changed, truncated)
+        execution.done(count, changed, truncated, files.is_full(lockdown.HOME, error))
 
     def look_again_for_modules(self):
         """A module may have been uploaded a moment after its directory was last looked at, and the

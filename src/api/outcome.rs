@@ -306,6 +306,7 @@ mod tests {
             files: Vec::new(),
             files_truncated: false,
             results_dropped: false,
+            disk_full: false,
             usage: Usage::default(),
             stdout: Written::default(),
             stderr: Written::default(),

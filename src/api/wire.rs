@@ -355,8 +355,16 @@ pub(crate) struct Cost {
     peak_memory_bytes: u64,
     /// Processes and threads at the end.
     processes: u64,
-    /// Which of `memory`, `processes`, `output`, `time` were hit.
+    /// Bytes that the code, and the processes that it waited for, read: from files, pipes and sockets
+    /// alike, but not through memory maps. Null where the Python process died.
+    read_bytes: Option<u64>,
+    /// Likewise written, what was printed included.
+    written_bytes: Option<u64>,
+    /// Which of `memory`, `processes`, `disk`, `output`, `time` were hit.
     limits_hit: Vec<&'static str>,
+    /// How often each of these was hit: processes killed for memory, forks refused, streams and
+    /// results cut; 1 for disk and time.
+    limit_hits: BTreeMap<&'static str, u64>,
 }
 
 impl From<Usage> for Cost {
@@ -367,7 +375,10 @@ impl From<Usage> for Cost {
             cpu_system_seconds: usage.cpu_system.as_secs_f64(),
             peak_memory_bytes: usage.peak_memory_bytes,
             processes: usage.processes,
-            limits_hit: usage.limits_hit,
+            read_bytes: usage.transfer.map(|transfer| transfer.read_bytes),
+            written_bytes: usage.transfer.map(|transfer| transfer.written_bytes),
+            limits_hit: usage.limits_hit.iter().map(|(name, _)| *name).collect(),
+            limit_hits: usage.limits_hit.into_iter().collect(),
         }
     }
 }

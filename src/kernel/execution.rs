@@ -22,6 +22,7 @@ use super::output::{PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
 use super::restore::restore;
 use super::stream::{Saver, Stream, Which};
+use super::transfer::Transfer;
 use crate::supervisor::types::{Ending, Event, KernelState, PythonError, RichResult, Written};
 
 /// What a frame costs beside its bytes, against endless empty ones.
@@ -85,6 +86,10 @@ pub struct Finish {
     pub stderr: Written,
     /// Results were dropped because the kernel sent more than it may.
     pub results_dropped: bool,
+    /// The sandbox had no room for files.
+    pub disk_full: bool,
+    /// `None` where the kernel died.
+    pub transfer: Option<Transfer>,
 }
 
 /// Why an execution is being ended.
@@ -154,7 +159,13 @@ pub async fn run(
         execution_count: 0,
         raised: false,
     };
+    let before = Transfer::of(&kernel.process);
     let done = run.until_end(kernel, interrupt).await;
+    // Of one that is about to be killed too; a process that died has taken its counters along.
+    let after = match done {
+        End::Died => None,
+        End::Done { .. } | End::Killed(_) => Transfer::of(&kernel.process),
+    };
     let mut finish = Finish {
         ending: Ending::Ok,
         state: KernelState::Kept,
@@ -165,13 +176,17 @@ pub async fn run(
         stdout: Written::default(),
         stderr: Written::default(),
         results_dropped: run.results_dropped,
+        disk_full: false,
+        transfer: before.and_then(|before| Some(after?.since(before))),
     };
     match done {
         End::Done {
             reason,
             files,
             files_truncated,
+            disk_full,
         } => {
+            finish.disk_full = disk_full;
             finish.ending = match reason {
                 Some(reason) => reason.ending(),
                 None if run.raised => Ending::Error,
@@ -236,6 +251,7 @@ enum End {
         reason: Option<Reason>,
         files: Vec<FileChange>,
         files_truncated: bool,
+        disk_full: bool,
     },
     Killed(Reason),
     Died,
@@ -322,14 +338,16 @@ impl Run<'_> {
                         kernel.note_checkpoint(pid, objection);
                         continue;
                     }
-                    if let FromKernel::Done { execution_count, files, files_truncated, .. } = frame {
+                    if let FromKernel::Done {
+                        execution_count, files, files_truncated, disk_full, ..
+                    } = frame {
                         self.execution_count = execution_count;
                         let reason = match phase {
                             Phase::Running => None,
                             Phase::Interrupting { reason, .. } => Some(reason),
                         };
                         kernel.outdate_checkpoint();
-                        return End::Done { reason, files, files_truncated };
+                        return End::Done { reason, files, files_truncated, disk_full };
                     }
                     self.take(frame, kernel, tell_until).await;
                 }

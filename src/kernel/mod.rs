@@ -7,6 +7,7 @@ pub mod output;
 pub mod protocol;
 mod restore;
 pub mod stream;
+pub mod transfer;
 pub mod zygote;
 
 use std::collections::BTreeMap;

@@ -284,5 +284,7 @@ pub enum FromKernel {
         files: Vec<FileChange>,
         /// More changes happened than `max_files`.
         files_truncated: bool,
+        /// No room for files was left at the end, or the execution ended for want of some.
+        disk_full: bool,
     },
 }

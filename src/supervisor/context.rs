@@ -443,7 +443,11 @@ impl Context {
             files: finish.files,
             files_truncated: finish.files_truncated,
             results_dropped: finish.results_dropped,
-            usage: Usage::default(),
+            disk_full: finish.disk_full,
+            usage: Usage {
+                transfer: finish.transfer,
+                ..Usage::default()
+            },
             stdout: finish.stdout,
             stderr: finish.stderr,
         }

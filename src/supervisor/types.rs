@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::isolation::channel::Channel;
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
+pub use crate::kernel::transfer::Transfer;
 
 /// What a new sandbox should be; `None` takes the configured default.
 #[derive(Debug, Clone, Default)]
@@ -237,6 +238,8 @@ pub struct Ended {
     pub files_truncated: bool,
     /// Results beyond the limit were dropped.
     pub results_dropped: bool,
+    /// There was no room for files.
+    pub disk_full: bool,
     /// What it cost.
     pub usage: Usage,
     /// What was written to descriptor 1.
@@ -280,8 +283,13 @@ pub struct Usage {
     pub peak_memory_bytes: u64,
     /// Processes and threads when it ended, checkpoints of kernels included.
     pub processes: u64,
-    /// `memory`, `processes`, `output`, `time`: limits that were hit.
-    pub limits_hit: Vec<&'static str>,
+    /// Bytes that the kernel and the processes it waited for read and wrote; `None` where the kernel
+    /// died and where the host does not count. See [`crate::kernel::transfer`] for what counts.
+    pub transfer: Option<Transfer>,
+    /// Limits that were hit, and how often: `memory` (processes that were killed for it), `processes`
+    /// (forks that were refused), `disk` (1), `output` (streams that were cut, and one for results that
+    /// were dropped), `time` (1).
+    pub limits_hit: Vec<(&'static str, u64)>,
 }
 
 /// A shell command.

@@ -40,6 +40,8 @@ fn the_memory_limit_ends_the_kernel_and_the_next_execution_works() {
     assert_eq!(outcome["error"], "out_of_memory");
     assert_eq!(outcome["state"], "restored");
     assert_eq!(outcome["usage"]["limits_hit"], json!(["memory"]));
+    assert_eq!(outcome["usage"]["limit_hits"], json!({ "memory": 1 }));
+    assert_eq!(outcome["usage"]["read_bytes"], Value::Null);
     assert_eq!(sandbox.stdout("print(x)"), "1\n");
     assert_eq!(sandbox.stdout("print(open('kept').read())"), "x\n");
     // The limit is what ended it: with more, the same code runs.
@@ -335,4 +337,78 @@ fn usage_is_measured() {
     assert!(number("peak_memory_bytes") > 1e6, "{usage}");
     assert_eq!(usage["processes"], 1, "{usage}");
     assert_eq!(usage["limits_hit"], json!([]));
+    assert_eq!(usage["limit_hits"], json!({}));
+}
+
+#[test]
+fn bytes_read_and_written_are_counted_with_those_of_children() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let transfer = |code: &str| {
+        let usage = sandbox.execute(code)["usage"].take();
+        let bytes = |key: &str| {
+            usage[key]
+                .as_u64()
+                .unwrap_or_else(|| panic!("{key}: {usage}"))
+        };
+        (bytes("read_bytes"), bytes("written_bytes"))
+    };
+    // What the kernel itself reads and writes.
+    let little = 200_000;
+    let (read, written) = transfer("None");
+    assert!(read < little && written < little, "{read} {written}");
+    let (read, written) = transfer("n = open('f', 'wb').write(bytes(5_000_000))");
+    assert!(read < little, "{read}");
+    assert!(
+        (5_000_000..5_000_000 + little).contains(&written),
+        "{written}"
+    );
+    let (read, _) = transfer("n = len(open('f', 'rb').read())");
+    assert!((5_000_000..5_000_000 + little).contains(&read), "{read}");
+    let (read, written) = transfer("!cat f | cat > g");
+    assert!(
+        read >= 10_000_000 && written >= 10_000_000,
+        "{read} {written}"
+    );
+    let (_, written) = transfer("print('x' * 1_000_000)");
+    assert!(
+        (1_000_000..1_000_000 + little).contains(&written),
+        "{written}"
+    );
+}
+
+#[test]
+fn limits_are_told_with_how_often_they_were_hit() {
+    let service = Service::with_config("limits.output_bytes = 1000");
+    let sandbox = service.create_with(&json!({ "disk_bytes": 4 << 20, "memory_bytes": 256 << 20 }));
+    let hits = |code: &str| {
+        let usage = sandbox.execute(code)["usage"].take();
+        let names: Vec<String> = usage["limit_hits"]
+            .as_object()
+            .expect("an object")
+            .keys()
+            .cloned()
+            .collect();
+        let mut listed: Vec<String> =
+            serde_json::from_value(usage["limits_hit"].clone()).expect("names");
+        listed.sort_unstable();
+        assert_eq!(listed, names);
+        usage["limit_hits"].clone()
+    };
+    let both = "import sys; print('x' * 2000); print('x' * 2000, file=sys.stderr)";
+    assert_eq!(hits(both), json!({ "output": 2 }));
+    let killed = "import subprocess\n\
+                  for _ in range(2): subprocess.run(['python', '-c', 'b = bytearray(1 << 30)'])";
+    assert_eq!(hits(killed), json!({ "memory": 2 }));
+    // Raised, and gone again at the end.
+    let raised = "import os\n\
+                  try: open('f', 'wb').write(bytes(8 << 20))\n\
+                  finally: os.remove('f')";
+    assert_eq!(hits(raised), json!({ "disk": 1 }));
+    let caught = "try:\n    \
+                      with open('f', 'wb') as f:\n        \
+                          while True: f.write(bytes(4096))\n\
+                  except OSError: pass";
+    assert_eq!(hits(caught), json!({ "disk": 1 }));
+    assert_eq!(hits("os.remove('f')"), json!({}));
 }

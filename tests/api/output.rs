@@ -83,9 +83,10 @@ fn a_stream_tells_the_first_part_as_it_comes_and_the_last_at_the_end() {
 fn cleared_output_does_not_come_back_with_the_last_part() {
     let service = Service::with_config(CONFIG);
     let sandbox = service.create();
+    // The pause: text that comes at once may be taken for text of before the clear.
     let cleared = sandbox.execute(
-        "from IPython.display import clear_output\n\
-         print('a' * 900); clear_output(); print('b' * 900)",
+        "import time\nfrom IPython.display import clear_output\n\
+         print('a' * 900); clear_output(); time.sleep(0.5); print('b' * 900)",
     );
     assert_eq!(
         cleared["stdout"],
