@@ -48,6 +48,20 @@ pub struct Server {
     pub header_timeout_seconds: u64,
     /// Seconds without a byte of an expected body after which a request is given up.
     pub body_timeout_seconds: u64,
+    /// What becomes of the code of an execution when its client goes away, where the request does not
+    /// say: `interrupt` or `continue`. Over MCP it is interrupted.
+    pub on_disconnect: OnDisconnect,
+}
+
+/// What becomes of code whose client goes away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDisconnect {
+    /// It is interrupted.
+    #[default]
+    Interrupt,
+    /// It runs to its end or its time, unseen.
+    Continue,
 }
 
 /// Limits of one sandbox; those that `POST /sandbox/create` takes are defaults, with a `max_` each.
@@ -208,6 +222,7 @@ impl Default for Server {
             max_connections: 4096,
             header_timeout_seconds: 15,
             body_timeout_seconds: 60,
+            on_disconnect: OnDisconnect::default(),
         }
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! Invariants: nothing here holds state of a sandbox; a verb is implemented once, in the
 //! supervisor; a request's future owns its execution, so a client that goes away interrupts its
-//! code, while sandboxes are made and closed to the end (`whole`); every failure becomes an
+//! code unless it said otherwise, while sandboxes are made and closed to the end (`whole`); every failure becomes an
 //! answer in [`error`], nowhere else; nothing reads a body without a limit and a stall timeout.
 
 mod body;

@@ -111,7 +111,10 @@ async fn execute(
     body: Body,
 ) -> Result<Response, Refusal> {
     app.supervisor.info(&id)?;
-    let request = execute_request(&app, &headers, body).await?;
+    let mut request = execute_request(&app, &headers, body).await?;
+    request
+        .on_disconnect
+        .get_or_insert(app.server.on_disconnect);
     let accepted = lines::accepted(&headers);
     let format = match request.stream {
         Some(true) => accepted.or(Some(Format::Lines)),
@@ -125,7 +128,7 @@ async fn execute(
     if let Some(format) = format {
         return Ok(lines::response(format, id, execution));
     }
-    // This future is dropped when the client goes away, and the execution with it.
+    // This future is dropped when the client goes away, and the handle of the execution with it.
     let outcome: Option<Outcome> = gather(&id, execution).await;
     outcome
         .map(|outcome| Json(outcome).into_response())

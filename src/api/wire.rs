@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::error::Refusal;
 use crate::supervisor::{
     Change, CommandOutcome, CommandSpec, ContextInfo, ContextSpec, CreateSpec, ExecuteSpec,
-    FileChange, FileEntry, Restore, SandboxInfo, Usage,
+    FileChange, FileEntry, OnDisconnect, Restore, SandboxInfo, Usage,
 };
 
 /// Body of `POST /sandbox/create`.
@@ -80,6 +80,8 @@ pub(crate) struct ExecuteRequest {
     pub(crate) stream: Option<bool>,
     #[serde(default)]
     restore: Option<Restore>,
+    #[serde(default)]
+    pub(crate) on_disconnect: Option<OnDisconnect>,
 }
 
 impl ExecuteRequest {
@@ -103,6 +105,7 @@ impl TryFrom<ExecuteRequest> for ExecuteSpec {
             env: request.env.unwrap_or_default(),
             restore: request.restore.unwrap_or_default(),
             stdin: request.stdin,
+            on_disconnect: request.on_disconnect.unwrap_or_default(),
         })
     }
 }

@@ -23,7 +23,9 @@ use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
 use super::restore::restore;
 use super::stream::{Saver, Stream, Which};
 use super::transfer::Transfer;
-use crate::supervisor::types::{Ending, Event, KernelState, PythonError, RichResult, Written};
+use crate::supervisor::types::{
+    Ending, Event, KernelState, OnDisconnect, PythonError, RichResult, Written,
+};
 
 /// What a frame costs beside its bytes, against endless empty ones.
 const FRAME_COST_BYTES: usize = 1024;
@@ -45,6 +47,8 @@ pub struct Request<'a> {
     pub env: &'a BTreeMap<String, String>,
     /// What `input()` and `sys.stdin` read.
     pub stdin: Option<&'a str>,
+    /// When the receiver of the events is dropped.
+    pub on_disconnect: OnDisconnect,
     /// Wall time.
     pub timeout: Duration,
     /// Between SIGINT and SIGKILL.
@@ -131,8 +135,8 @@ struct Run<'a> {
     raised: bool,
 }
 
-/// Runs `request` in `kernel`, telling `events` as it goes. Ends early when the receiver of the
-/// events is dropped or `interrupt` is notified.
+/// Runs `request` in `kernel`, telling `events` as it goes. Ends early when `interrupt` is notified, or
+/// the receiver of the events is dropped and the request does not say to go on.
 /// `oom_kills` is that counter before it began; the savers take over-long stdout and stderr. A kernel that died has been killed with all that it
 /// started, and its checkpoint is in its place where it had one.
 pub async fn run(
@@ -279,7 +283,7 @@ impl Run<'_> {
             sent = kernel.frames.send(&message) => sent.is_ok(),
             () = kernel.process.exited() => return End::Died,
             () = sleep_until(deadline) => return End::Killed(Reason::Timeout),
-            () = self.events.closed() => return End::Killed(Reason::Interrupt),
+            () = self.abandoned() => return End::Killed(Reason::Interrupt),
             () = interrupt.notified() => return End::Killed(Reason::Interrupt),
         };
         if !sent {
@@ -312,7 +316,7 @@ impl Run<'_> {
                         *next = Instant::now() + INTERRUPT_INTERVAL;
                     }
                 },
-                () = self.events.closed(), if running => {
+                () = self.abandoned(), if running => {
                     self.begin_interrupt(&mut phase, kernel, Reason::Interrupt);
                 }
                 () = interrupt.notified(), if running => {
@@ -352,6 +356,14 @@ impl Run<'_> {
                     self.take(frame, kernel, tell_until).await;
                 }
             }
+        }
+    }
+
+    /// Resolves when the client has gone away and the code is not to go on without it.
+    async fn abandoned(&self) {
+        match self.request.on_disconnect {
+            OnDisconnect::Interrupt => self.events.closed().await,
+            OnDisconnect::Continue => std::future::pending().await,
         }
     }
 

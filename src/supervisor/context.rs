@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use super::ended::{DIED, END_TIME, no_kernel, tell_end, usage};
@@ -24,7 +24,7 @@ use super::saving;
 use super::setup::{self, DEATH_TIMEOUT};
 use super::types::{
     ContextInfo, ContextSpec, DEFAULT_CONTEXT, Ended, Ending, Event, ExecuteSpec, KernelState,
-    SandboxState, Usage,
+    OnDisconnect, SandboxState, Usage,
 };
 use crate::isolation;
 use crate::isolation::cgroup::Counters;
@@ -309,7 +309,7 @@ impl Context {
         let mut slot = tokio::select! {
             slot = self.kernel.lock() => slot,
             // The client went away while it waited.
-            () = events.closed() => return,
+            () = events.closed(), if spec.on_disconnect == OnDisconnect::Interrupt => return,
             () = sandbox.wait_closed() => return,
             () = self.wait_deleted() => {
                 return tell_end(&events, no_kernel(Ending::Interrupted), END_TIME).await;
@@ -396,6 +396,7 @@ impl Context {
             code: &spec.code,
             env: &spec.env,
             stdin: spec.stdin.as_deref(),
+            on_disconnect: spec.on_disconnect,
             timeout: spec
                 .timeout
                 .unwrap_or(Duration::from_secs(limits.timeout_seconds)),
@@ -412,18 +413,10 @@ impl Context {
             return no_kernel(DIED);
         };
         let (place, interrupt) = (sandbox.place(), &running.interrupt);
-        let (stdout_saver, stdout) = oneshot::channel();
-        let (stderr_saver, stderr) = oneshot::channel();
-        let savers = [stdout_saver, stderr_saver];
+        let (savers, saved) = saving::both(sandbox);
         let run = execution::run(
             kernel, &place, &request, events, interrupt, oom_kills, savers,
         );
-        let saved = async {
-            tokio::join!(
-                saving::save(sandbox, "stdout", stdout),
-                saving::save(sandbox, "stderr", stderr)
-            )
-        };
         let (mut finish, saved) = tokio::select! {
             ended = async { tokio::join!(run, saved) } => ended,
             () = running.is_stuck() => return no_kernel(Ending::Interrupted),

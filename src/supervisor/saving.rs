@@ -13,7 +13,7 @@ use super::error::{Error, ErrorKind};
 use super::files;
 use super::sandbox::Sandbox;
 use super::types::SavedFile;
-use crate::kernel::stream::Part;
+use crate::kernel::stream::{Part, Saver};
 
 /// Longest that each step inside may take: the execution's answer waits for it.
 const STEP_TIME: Duration = Duration::from_secs(2);
@@ -31,12 +31,26 @@ pub(super) fn most_bytes(sandbox: &Sandbox) -> u64 {
     of_sandbox.min(sandbox.host.config.limits.saved_output_bytes)
 }
 
-/// Saves a stream as it comes, if it comes; gives the file or why there is none, for people.
-pub(super) async fn save(
+/// What became of a stream: the file or why there is none, for people. `None` where it is not over-long.
+type Saved = Option<Result<SavedFile, String>>;
+
+/// To be given an execution, and what saves its stdout and stderr meanwhile.
+pub(super) fn both(sandbox: &Sandbox) -> ([Saver; 2], impl Future<Output = (Saved, Saved)>) {
+    let (stdout_saver, stdout) = oneshot::channel();
+    let (stderr_saver, stderr) = oneshot::channel();
+    let saves = async {
+        let stdout = save(sandbox, "stdout", stdout);
+        tokio::join!(stdout, save(sandbox, "stderr", stderr))
+    };
+    ([stdout_saver, stderr_saver], saves)
+}
+
+/// Saves a stream as it comes, if it comes.
+async fn save(
     sandbox: &Sandbox,
     stream: &'static str,
     over_long: oneshot::Receiver<mpsc::Receiver<Part>>,
-) -> Option<Result<SavedFile, String>> {
+) -> Saved {
     let parts = over_long.await.ok()?;
     let number = sandbox.next_output.fetch_add(1, Ordering::Relaxed);
     let path = format!("{DIRECTORY}/{number}-{stream}.txt");

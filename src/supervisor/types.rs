@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use tokio::net::unix::pipe::Sender as PipeWriter;
 use tokio::sync::mpsc;
 
+pub use crate::config::OnDisconnect;
 use crate::isolation::channel::Channel;
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
 pub use crate::kernel::transfer::Transfer;
@@ -119,10 +120,12 @@ pub struct ExecuteSpec {
     pub restore: Restore,
     /// What `input()` and `sys.stdin` read; `None` is at its end from the start.
     pub stdin: Option<String>,
+    /// When the [`Execution`] is dropped.
+    pub on_disconnect: OnDisconnect,
 }
 
 /// A running execution: events until [`Event::Ended`], which is always last.
-/// Dropping it before that interrupts the code.
+/// Dropping it before that interrupts the code, or lets it go on unseen: [`ExecuteSpec::on_disconnect`].
 #[derive(Debug)]
 pub struct Execution {
     pub(crate) events: mpsc::Receiver<Event>,
