@@ -102,6 +102,9 @@ pub struct Limits {
     /// Bytes of stdout, and likewise of stderr, that are kept of an execution or a command: of a longer
     /// stream the first three quarters of this and the last quarter.
     pub output_bytes: usize,
+    /// Likewise over MCP, of an execution: what a model can take in, and small enough for clients that
+    /// refuse answers over 1 MiB, in which the text is twice. At most `output_bytes`.
+    pub mcp_output_bytes: usize,
     /// Bytes of over-long stdout, and likewise of stderr, of an execution that are saved to a file in
     /// the sandbox; at most a sixteenth of its memory and of its disk. 0 saves none.
     pub saved_output_bytes: u64,
@@ -246,6 +249,7 @@ impl Default for Limits {
             lease_seconds: 24 * 3600,
             max_lease_seconds: 30 * 24 * 3600,
             output_bytes: 1024 * 1024,
+            mcp_output_bytes: 64 * 1024,
             saved_output_bytes: 64 * MIB,
             result_bytes: 16 * 1024 * 1024,
             traceback_bytes: 64 * 1024,

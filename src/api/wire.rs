@@ -106,6 +106,7 @@ impl TryFrom<ExecuteRequest> for ExecuteSpec {
             restore: request.restore.unwrap_or_default(),
             stdin: request.stdin,
             on_disconnect: request.on_disconnect.unwrap_or_default(),
+            output_bytes: None,
         })
     }
 }

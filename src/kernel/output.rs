@@ -98,7 +98,7 @@ impl Output {
             self.gap_bytes += (cut + held.len()) as u64;
             held.clear();
             text = format!(
-                "{}[{name}: {} bytes are left out here (limits.output_bytes is {})]\n",
+                "{}[{name}: {} bytes are left out here, over the limit of {}]\n",
                 if self.mid_line { "\n" } else { "" },
                 self.gap_bytes,
                 self.limit_bytes

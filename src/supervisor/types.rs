@@ -122,6 +122,8 @@ pub struct ExecuteSpec {
     pub stdin: Option<String>,
     /// When the [`Execution`] is dropped.
     pub on_disconnect: OnDisconnect,
+    /// Bytes that are kept of stdout, and of stderr, where these are less than the configured limit.
+    pub output_bytes: Option<usize>,
 }
 
 /// A running execution: events until [`Event::Ended`], which is always last.

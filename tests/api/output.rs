@@ -43,7 +43,7 @@ fn the_first_and_the_last_part_are_kept_and_the_rest_is_counted() {
     assert_eq!(lines[..2], ["line 0000", "line 0001"]);
     assert_eq!(lines[lines.len() - 2..], ["line 0998", "line 0999"]);
     assert!(
-        stdout.contains("[stdout: 9000 bytes are left out here (limits.output_bytes is 1000)]\n"),
+        stdout.contains("[stdout: 9000 bytes are left out here, over the limit of 1000]\n"),
         "{stdout}"
     );
     let stderr = outcome["stderr"].as_str().expect("a text");

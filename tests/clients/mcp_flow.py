@@ -196,6 +196,17 @@ async def check_exceptions(session):
     assert succeeded(await session.run("kept"))["results"][0]["text"] == "'still here'"
 
 
+async def check_long_output(session):
+    code = "for n in range(200_000): print(f'line {n:06}')"
+    result = await session.run(code)
+    truncated = succeeded(result)["truncated"]
+    assert truncated["stdout_bytes"] == 2_400_000 > truncated["kept"], truncated
+    assert "line 000000" in text(result) and "line 199999" in text(result)
+    assert truncated["stdout_file"]["path"] in text(result), text(result)[-500:]
+    result = await session.run("1")
+    assert succeeded(result)["truncated"] is None
+
+
 async def check_endings(session):
     await session.run("kept = 1")
     begun = time.monotonic()
@@ -368,6 +379,7 @@ CHECKS = [
     check_shared_frame,
     check_figure,
     check_exceptions,
+    check_long_output,
     check_endings,
     check_refusals,
     check_files,
