@@ -127,7 +127,8 @@ class Kernel:
         self.tell(answer)
 
     def execute(self, request):
-        execution = Execution(self.channel, self.interrupts, request)
+        pipes = self.streams.copies.values()
+        execution = Execution(self.channel, pipes, self.interrupts, request)
         self.streams.restore(request.get("stdin"))
         count = self.shell.execution_count
         self.interrupts.forget()

@@ -441,12 +441,12 @@ impl Run<'_> {
             // Out of turn: forged.
             _ => return,
         };
-        if !matches!(event, Event::Started { .. }) {
-            self.drain(kernel).await;
-        }
-        if matches!(event, Event::ClearOutput { .. }) {
-            // What was held back is older than the clear.
-            self.tell_held(until).await;
+        match event {
+            Event::Started { .. } => {}
+            // Text of before it was read before it was sent; what is in the pipes now may be newer.
+            // What was held back is older.
+            Event::ClearOutput { .. } => self.tell_held(until).await,
+            _ => self.drain(kernel).await,
         }
         self.tell(event, until).await;
     }

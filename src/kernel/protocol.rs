@@ -244,7 +244,9 @@ pub enum FromKernel {
         /// Of `display(..., display_id=...)`.
         display_id: Option<String>,
     },
-    /// `clear_output()` was called: earlier output of this execution is to be dropped.
+    /// `clear_output()` was called: earlier output of this execution is to be dropped. Sent when the
+    /// pipes are empty, and nothing is printed before it is read, but for what other threads and
+    /// processes print.
     ClearOutput {
         /// As in the request.
         id: u64,
