@@ -48,6 +48,20 @@ pub struct Server {
     pub header_timeout_seconds: u64,
     /// Seconds without a byte of an expected body after which a request is given up.
     pub body_timeout_seconds: u64,
+    /// What becomes of the code of an execution when its client goes away, where the request does not
+    /// say: `interrupt` or `continue`. Over MCP it is interrupted.
+    pub on_disconnect: OnDisconnect,
+}
+
+/// What becomes of code whose client goes away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDisconnect {
+    /// It is interrupted.
+    #[default]
+    Interrupt,
+    /// It runs to its end or its time, unseen.
+    Continue,
 }
 
 /// Limits of one sandbox; those that `POST /sandbox/create` takes are defaults, with a `max_` each.
@@ -85,8 +99,15 @@ pub struct Limits {
     pub lease_seconds: u64,
     /// Most that a client may ask for.
     pub max_lease_seconds: u64,
-    /// Bytes of stdout, and likewise of stderr, that are kept of an execution or a command.
+    /// Bytes of stdout, and likewise of stderr, that are kept of an execution or a command: of a longer
+    /// stream the first three quarters of this and the last quarter.
     pub output_bytes: usize,
+    /// Likewise over MCP, of an execution: what a model can take in, and small enough for clients that
+    /// refuse answers over 1 MiB, in which the text is twice. At most `output_bytes`.
+    pub mcp_output_bytes: usize,
+    /// Bytes of over-long stdout, and likewise of stderr, of an execution that are saved to a file in
+    /// the sandbox; at most a sixteenth of its memory and of its disk. 0 saves none.
+    pub saved_output_bytes: u64,
     /// Bytes of MIME data of an execution.
     pub result_bytes: usize,
     /// Bytes of a traceback.
@@ -206,6 +227,7 @@ impl Default for Server {
             max_connections: 4096,
             header_timeout_seconds: 15,
             body_timeout_seconds: 60,
+            on_disconnect: OnDisconnect::default(),
         }
     }
 }
@@ -229,6 +251,8 @@ impl Default for Limits {
             lease_seconds: 24 * 3600,
             max_lease_seconds: 30 * 24 * 3600,
             output_bytes: 1024 * 1024,
+            mcp_output_bytes: 64 * 1024,
+            saved_output_bytes: 64 * MIB,
             result_bytes: 16 * 1024 * 1024,
             traceback_bytes: 64 * 1024,
             code_bytes: 16 * 1024 * 1024,

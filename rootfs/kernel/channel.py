@@ -6,12 +6,19 @@ import codecs
 import json
 import os
 import select
+import struct
+import termios
 import threading
+from fcntl import ioctl
+from time import monotonic, sleep
 
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 _READ_BYTES = 1 << 16
 # A branch needs three: its socket and its two pipes.
 _ANCILLARY_BYTES = _socket.CMSG_SPACE(3 * array.array("i").itemsize)
+
+_SETTLE_SECONDS = 0.1
+_SETTLE_PAUSE_SECONDS = 0.00005
 
 
 def _escape_surrogates(error):
@@ -28,6 +35,11 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 def encode(message):
     """JSON of a message: valid UTF-8 whatever its strings hold, ValueError for NaN and the like."""
     return _encode(message).encode("utf-8", "sandcell")
+
+
+def _unread(fd, request):
+    """Bytes that the other end has not read: SIOCOUTQ of a socket (unix(7)), FIONREAD of a pipe."""
+    return struct.unpack("i", ioctl(fd, request, bytes(4)))[0]
 
 
 class Channel:
@@ -88,6 +100,15 @@ class Channel:
         self.received.clear()
         while self.readable.poll(0) and os.read(self.fd, _READ_BYTES):
             pass
+
+    def settle(self, pipes=()):
+        """Waits a moment until the supervisor has read what was sent here, and what is in the pipes. It
+        may not while its client is slow, or others print without end."""
+        deadline = monotonic() + _SETTLE_SECONDS
+        while _unread(self.fd, termios.TIOCOUTQ) or any(_unread(fd, termios.FIONREAD) for fd in pipes):
+            if monotonic() > deadline:
+                return
+            sleep(_SETTLE_PAUSE_SECONDS)
 
     def owned(self):
         """False in a child that user code forked: the socket is not its to speak on."""

@@ -11,8 +11,9 @@ _MAX_DEPTH = 100
 
 
 class Execution:
-    def __init__(self, channel, interrupts, request):
+    def __init__(self, channel, pipes, interrupts, request):
         self.channel = channel
+        self.pipes = pipes
         self.interrupts = interrupts
         self.id = request["id"]
         self.result_bytes_left = request["max_result_bytes"]
@@ -62,14 +63,21 @@ class Execution:
         return {"text/plain": note}
 
     def clear_output(self, wait):
+        if not self.channel.owned():
+            return
+        # Text has its own way to the supervisor. What was printed before must have arrived, and this
+        # must have before more is printed: else that were cleared too.
+        self.channel.settle(self.pipes)
         self._send(encode({"type": "clear_output", "id": self.id, "wait": bool(wait)}))
+        self.channel.settle()
 
     def error(self, name, value, traceback):
         self._send(encode({"type": "error", "id": self.id, "name": name, "value": value,
                            "traceback": traceback}))
 
-    def done(self, execution_count, files, truncated):
-        frame = {"type": "done", "id": self.id, "execution_count": execution_count}
+    def done(self, execution_count, files, truncated, disk_full):
+        frame = {"type": "done", "id": self.id, "execution_count": execution_count,
+                 "disk_full": disk_full}
         payload = encode(frame | {"files": files, "files_truncated": truncated})
         while len(payload) > MAX_FRAME_BYTES:
             files = files[: len(files) // 2]

@@ -1,5 +1,6 @@
 """Which files of the working directory an execution created, changed or deleted."""
 
+import errno
 import os
 import time
 from os import scandir
@@ -65,6 +66,21 @@ def changes(before, after, limit):
     truncated = len(found) > limit or not (before.complete and after.complete)
     return [{"path": _text(path), "size": size, "change": change}
             for path, size, change in found[:limit]], truncated
+
+
+def is_full(root, error):
+    """Whether no block or no inode is left below a directory, or an execution ended for want of one."""
+    # Not `error.errno`, which user code can make anything.
+    if isinstance(error, OSError) and _errno(error) in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    try:
+        left = os.statvfs(root)
+    except OSError:
+        return False
+    return left.f_bavail == 0 or left.f_favail == 0
+
+
+_errno = OSError.errno.__get__
 
 
 def _text(path):

@@ -149,7 +149,8 @@ class Kernel:
         self.tell(answer)
 
     def execute(self, request):
-        execution = Execution(self.channel, self.interrupts, request)
+        pipes = self.streams.copies.values()
+        execution = Execution(self.channel, pipes, self.interrupts, request)
         self.streams.restore(request.get("stdin"))
         count = self.shell.execution_count
         self.interrupts.forget()
@@ -169,7 +170,7 @@ class Kernel:
         self.streams.flush()
         changed, truncated = files.changes(before, files.Snapshot(lockdown.HOME),
                                            execution.max_files)
-        execution.done(count, changed, truncated)
+        execution.done(count, changed, truncated, files.is_full(lockdown.HOME, error))
 
     def look_again_for_modules(self):
         """A module may have been uploaded a moment after its directory was last looked at, and the

@@ -1,4 +1,4 @@
-//! An execution as a stream of JSON objects, one a line, while it runs.
+//! An execution as a stream of JSON objects while it runs: one a line, or as server-sent events.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,42 +12,62 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::outcome::Encoder;
+use super::encoder::Encoder;
 use super::rest::{accepts, execution_lost};
 use crate::supervisor::{Event, Execution};
 
-const MIME: &str = "application/x-ndjson";
+/// How the objects travel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Format {
+    /// One a line.
+    Lines,
+    /// As `data` of events that are named by their `type` (HTML standard, "Server-sent events").
+    ServerSent,
+}
+
+impl Format {
+    fn mime(self) -> &'static str {
+        match self {
+            Self::Lines => "application/x-ndjson",
+            Self::ServerSent => "text/event-stream",
+        }
+    }
+}
+
 /// A silent execution says something this often, so that proxies and clients see it alive.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// Whether the client asks for lines with its `Accept`.
-pub(crate) fn accepted(headers: &HeaderMap) -> bool {
-    accepts(headers, MIME)
+/// The format that the client asks for with its `Accept`, lines where it takes both.
+pub(crate) fn accepted(headers: &HeaderMap) -> Option<Format> {
+    [Format::Lines, Format::ServerSent]
+        .into_iter()
+        .find(|format| accepts(headers, format.mime()))
 }
 
-/// The answer that streams; dropping it interrupts the code.
-pub(crate) fn response(sandbox_id: String, execution: Execution) -> Response {
-    let body = Body::from_stream(events(sandbox_id, execution));
-    ([(header::CONTENT_TYPE, MIME)], body).into_response()
+/// The answer that streams; dropping it drops the execution.
+pub(crate) fn response(format: Format, sandbox_id: String, execution: Execution) -> Response {
+    let body = Body::from_stream(events(format, sandbox_id, execution));
+    ([(header::CONTENT_TYPE, format.mime())], body).into_response()
 }
 
 fn events(
+    format: Format,
     sandbox_id: String,
     execution: Execution,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
     let state = Some((execution, Encoder::default()));
-    stream::unfold((sandbox_id, state), |(sandbox_id, state)| async {
+    stream::unfold((sandbox_id, state), move |(sandbox_id, state)| async move {
         let (mut execution, mut encoder) = state?;
-        let (value, goes_on) = match timeout(KEEPALIVE, execution.next()).await {
-            Err(_) => (json!({ "type": "keepalive" }), true),
-            Ok(None) => (lost(), false),
+        let (values, goes_on) = match timeout(KEEPALIVE, execution.next()).await {
+            Err(_) => (vec![json!({ "type": "keepalive" })], true),
+            Ok(None) => (vec![lost()], false),
             Ok(Some(event)) => {
                 let goes_on = !matches!(event, Event::Ended(_));
                 (encoder.encode(&sandbox_id, event), goes_on)
             }
         };
         let state = goes_on.then_some((execution, encoder));
-        Some((Ok(line(&value)), (sandbox_id, state)))
+        Some((Ok(format.written(&values)), (sandbox_id, state)))
     })
 }
 
@@ -56,15 +76,30 @@ fn lost() -> Value {
     json!({ "type": "failed", "code": refusal.code(), "detail": refusal.detail() })
 }
 
+impl Format {
+    fn written(self, values: &[Value]) -> Bytes {
+        let mut bytes = Vec::new();
+        for value in values {
+            if let Self::ServerSent = self {
+                let name = value["type"].as_str().unwrap_or("message");
+                bytes.extend_from_slice(format!("event: {name}\ndata: ").as_bytes());
+            }
+            write_line(&mut bytes, value);
+            if let Self::ServerSent = self {
+                bytes.push(b'\n');
+            }
+        }
+        bytes.into()
+    }
+}
+
 /// JSON of ASCII only: some readers take U+2028 and the like for the end of a line.
-fn line(value: &Value) -> Bytes {
-    let mut bytes = Vec::new();
-    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Ascii);
+fn write_line(bytes: &mut Vec<u8>, value: &Value) {
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *bytes, Ascii);
     value
         .serialize(&mut serializer)
         .expect("a JSON value always has a text");
     bytes.push(b'\n');
-    bytes.into()
 }
 
 struct Ascii;
@@ -98,9 +133,19 @@ mod tests {
     #[test]
     fn lines_are_ascii_and_mean_the_same() {
         let value = json!({ "ä\u{2028}": "x\n\u{7f}\u{0}\"\\ 😀 \u{ffff}" });
-        let bytes = line(&value);
+        let bytes = Format::Lines.written(std::slice::from_ref(&value));
         assert!(bytes.is_ascii());
         assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 1);
         assert_eq!(serde_json::from_slice::<Value>(&bytes).ok(), Some(value));
+    }
+
+    #[test]
+    fn server_sent_events_are_named_and_have_one_line_of_data_each() {
+        let values = [json!({ "type": "stdout", "text": "a\n\nb" }), lost()];
+        let bytes = Format::ServerSent.written(&values);
+        let text = std::str::from_utf8(&bytes).expect("ASCII");
+        let (first, second) = text.split_once("\n\n").expect("two events");
+        assert!(first.starts_with("event: stdout\ndata: {") && first.contains(r"a\n\nb"));
+        assert!(second.starts_with("event: failed\ndata: {") && second.ends_with("}\n\n"));
     }
 }

@@ -4,19 +4,20 @@
 //! TcpListener ─ connections ≤ max_connections, header and stall timeouts     server, socket
 //!   └─ every request: panic → 500, Host, Origin, CORS, key                   server, guard
 //!        ├─ /sandbox/…, /sandboxes, /health   body → wire → Supervisor       rest, upload, download
-//!        │     └─ execute: events → one outcome, or a line each              outcome, lines
+//!        │     └─ execute: events → one outcome, or a stream of them         outcome, lines
 //!        └─ /mcp                              rmcp → tools → Supervisor      mcp
 //! ```
 //!
 //! Invariants: nothing here holds state of a sandbox; a verb is implemented once, in the
 //! supervisor; a request's future owns its execution, so a client that goes away interrupts its
-//! code, while sandboxes are made and closed to the end (`whole`); every failure becomes an
+//! code unless it said otherwise, while sandboxes are made and closed to the end (`whole`); every failure becomes an
 //! answer in [`error`], nowhere else; nothing reads a body without a limit and a stall timeout.
 
 mod body;
 mod checkpoints;
 mod contexts;
 mod download;
+mod encoder;
 pub mod error;
 mod guard;
 mod lines;
@@ -25,6 +26,7 @@ mod outcome;
 mod rest;
 mod server;
 mod socket;
+mod truncated;
 mod upload;
 mod whole;
 mod wire;

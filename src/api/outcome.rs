@@ -1,12 +1,13 @@
-//! An execution's events gathered into one outcome, or encoded one by one.
+//! An execution's events gathered into one outcome.
 
 use std::collections::HashMap;
 use std::mem;
 
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use super::truncated::Truncated;
 use super::wire::{Cost, TouchedFile};
 use crate::supervisor::{
     Ended, Ending, Event, Execution, KernelState, PythonError, ResultKind, RichResult,
@@ -23,7 +24,7 @@ pub(crate) struct Outcome {
     pub(crate) execution_count: u64,
     pub(crate) files: Vec<TouchedFile>,
     pub(crate) usage: Cost,
-    pub(crate) truncated: bool,
+    pub(crate) truncated: Option<Truncated>,
 }
 
 /// How it ended, in words a client can act on.
@@ -145,7 +146,7 @@ impl Gathered {
     }
 
     fn end(self, sandbox_id: &str, ended: Ended) -> Outcome {
-        let truncated = was_truncated(&ended);
+        let truncated = Truncated::of(sandbox_id, &ended);
         let bundles = self.displays.into_iter().enumerate();
         Outcome {
             stdout: self.stdout,
@@ -160,14 +161,10 @@ impl Gathered {
     }
 }
 
-fn was_truncated(ended: &Ended) -> bool {
-    ended.files_truncated
-        || ended.results_dropped
-        || ended.stdout_dropped_bytes > 0
-        || ended.stderr_dropped_bytes > 0
-}
-
-fn touched(sandbox_id: &str, files: Vec<crate::supervisor::FileChange>) -> Vec<TouchedFile> {
+pub(super) fn touched(
+    sandbox_id: &str,
+    files: Vec<crate::supervisor::FileChange>,
+) -> Vec<TouchedFile> {
     files
         .into_iter()
         .map(|file| TouchedFile::new(sandbox_id, file))
@@ -184,7 +181,7 @@ fn entries(bundle: usize, shown: RichResult) -> impl Iterator<Item = Entry> {
     })
 }
 
-fn kind_name(kind: ResultKind) -> &'static str {
+pub(super) fn kind_name(kind: ResultKind) -> &'static str {
     match kind {
         ResultKind::Display => "display",
         ResultKind::ExecuteResult => "execute_result",
@@ -193,7 +190,7 @@ fn kind_name(kind: ResultKind) -> &'static str {
 }
 
 impl Verdict {
-    fn new(ended: &Ended, raised: Option<PythonError>) -> Self {
+    pub(super) fn new(ended: &Ended, raised: Option<PythonError>) -> Self {
         let (state, state_reason, not_restored) = match &ended.state {
             KernelState::Kept => ("kept", None, Vec::new()),
             KernelState::Restored { missing } => ("restored", None, missing.clone()),
@@ -271,79 +268,12 @@ fn death(code: Option<i32>, signal: Option<i32>) -> String {
     }
 }
 
-/// Encodes events for a stream of JSON objects, counting the bundles.
-#[derive(Debug, Default)]
-pub(crate) struct Encoder {
-    bundles: usize,
-    error: Option<PythonError>,
-}
-
-impl Encoder {
-    /// One event as an object with a `type`.
-    pub(crate) fn encode(&mut self, sandbox_id: &str, event: Event) -> Value {
-        match event {
-            Event::Started { execution_count } => {
-                json!({ "type": "started", "execution_count": execution_count })
-            }
-            Event::Stdout(text) => json!({ "type": "stdout", "text": text }),
-            Event::Stderr(text) => json!({ "type": "stderr", "text": text }),
-            Event::ClearOutput { wait } => json!({ "type": "clear_output", "wait": wait }),
-            Event::Result(result) => self.result(result),
-            Event::Error(error) => {
-                let value = json!({
-                    "type": "error",
-                    "name": error.name,
-                    "value": error.value,
-                    "traceback": error.traceback,
-                });
-                self.error = Some(error);
-                value
-            }
-            Event::Ended(ended) => self.ended(sandbox_id, *ended),
-        }
-    }
-
-    fn result(&mut self, result: RichResult) -> Value {
-        let bundle = self.bundles;
-        self.bundles += 1;
-        json!({
-            "type": "result",
-            "kind": kind_name(result.kind),
-            "bundle": bundle,
-            "data": result.data,
-            "metadata": result.metadata,
-            "display_id": result.display_id,
-        })
-    }
-
-    /// Everything of an outcome that did not travel before.
-    fn ended(&mut self, sandbox_id: &str, ended: Ended) -> Value {
-        let verdict = Verdict::new(&ended, self.error.take());
-        let mut object = match serde_json::to_value(verdict) {
-            Ok(Value::Object(object)) => object,
-            _ => Map::new(),
-        };
-        object.insert("type".into(), "ended".into());
-        object.insert("execution_count".into(), ended.execution_count.into());
-        object.insert("truncated".into(), was_truncated(&ended).into());
-        object.insert(
-            "stdout_dropped_bytes".into(),
-            ended.stdout_dropped_bytes.into(),
-        );
-        object.insert(
-            "stderr_dropped_bytes".into(),
-            ended.stderr_dropped_bytes.into(),
-        );
-        object.insert("files".into(), json!(touched(sandbox_id, ended.files)));
-        object.insert("usage".into(), json!(Cost::from(ended.usage)));
-        Value::Object(object)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::Map;
+
     use super::*;
-    use crate::supervisor::Usage;
+    use crate::supervisor::{Usage, Written};
 
     fn shown(kind: ResultKind, text: &str, display_id: Option<&str>) -> Event {
         let mut data = Map::new();
@@ -376,9 +306,10 @@ mod tests {
             files: Vec::new(),
             files_truncated: false,
             results_dropped: false,
+            disk_full: false,
             usage: Usage::default(),
-            stdout_dropped_bytes: 0,
-            stderr_dropped_bytes: 0,
+            stdout: Written::default(),
+            stderr: Written::default(),
         }))
     }
 
@@ -493,9 +424,17 @@ mod tests {
         let Event::Ended(mut ended) = end(Ending::Ok, KernelState::Kept) else {
             unreachable!("just made");
         };
-        ended.stdout_dropped_bytes = 7;
+        ended.stdout = Written {
+            bytes: 8,
+            left_out_bytes: 7,
+            saved: None,
+        };
         let cut = outcome([Event::Stdout("x".into()), Event::Ended(ended)]);
         assert_eq!(cut.stdout, "x");
-        assert!(cut.truncated);
+        let truncated = serde_json::to_value(cut.truncated).expect("JSON");
+        assert_eq!(
+            (&truncated["stdout_bytes"], &truncated["kept"]),
+            (&8.into(), &1.into())
+        );
     }
 }

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::body::{self, Media};
 use super::error::Refusal;
+use super::lines::Format;
 use super::outcome::{Outcome, gather};
 use super::wire::{
     CommandAnswer, CommandRequest, CreateRequest, Created, ExecuteRequest, File, Listed,
@@ -111,16 +112,24 @@ async fn execute(
     body: Body,
 ) -> Result<Response, Refusal> {
     app.supervisor.info(&id)?;
-    let request = execute_request(&app, &headers, body).await?;
-    let stream = request.stream.unwrap_or_else(|| lines::accepted(&headers));
+    let mut request = execute_request(&app, &headers, body).await?;
+    request
+        .on_disconnect
+        .get_or_insert(app.server.on_disconnect);
+    let accepted = lines::accepted(&headers);
+    let format = match request.stream {
+        Some(true) => accepted.or(Some(Format::Lines)),
+        Some(false) => None,
+        None => accepted,
+    };
     let execution = app
         .supervisor
         .execute(&id, ExecuteSpec::try_from(request)?)
         .await?;
-    if stream {
-        return Ok(lines::response(id, execution));
+    if let Some(format) = format {
+        return Ok(lines::response(format, id, execution));
     }
-    // This future is dropped when the client goes away, and the execution with it.
+    // This future is dropped when the client goes away, and the handle of the execution with it.
     let outcome: Option<Outcome> = gather(&id, execution).await;
     outcome
         .map(|outcome| Json(outcome).into_response())

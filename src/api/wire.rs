@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::error::Refusal;
 use crate::supervisor::{
     BranchInfo, Change, CheckpointInfo, CommandOutcome, CommandSpec, ContextInfo, ContextSpec,
-    CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, Restore, SandboxInfo, Usage,
+    CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore, SandboxInfo,
+    Usage,
 };
 
 /// Body of `POST /sandbox/create`.
@@ -80,6 +81,8 @@ pub(crate) struct ExecuteRequest {
     pub(crate) stream: Option<bool>,
     #[serde(default)]
     restore: Option<Restore>,
+    #[serde(default)]
+    pub(crate) on_disconnect: Option<OnDisconnect>,
 }
 
 impl ExecuteRequest {
@@ -103,6 +106,8 @@ impl TryFrom<ExecuteRequest> for ExecuteSpec {
             env: request.env.unwrap_or_default(),
             restore: request.restore.unwrap_or_default(),
             stdin: request.stdin,
+            on_disconnect: request.on_disconnect.unwrap_or_default(),
+            output_bytes: None,
         })
     }
 }
@@ -447,8 +452,16 @@ pub(crate) struct Cost {
     peak_memory_bytes: u64,
     /// Processes and threads at the end.
     processes: u64,
-    /// Which of `memory`, `processes`, `output`, `time` were hit.
+    /// Bytes that the code, and the processes that it waited for, read: from files, pipes and sockets
+    /// alike, but not through memory maps. Null where the Python process died.
+    read_bytes: Option<u64>,
+    /// Likewise written, what was printed included.
+    written_bytes: Option<u64>,
+    /// Which of `memory`, `processes`, `disk`, `output`, `time` were hit.
     limits_hit: Vec<&'static str>,
+    /// How often each of these was hit: processes killed for memory, forks refused, streams and
+    /// results cut; 1 for disk and time.
+    limit_hits: BTreeMap<&'static str, u64>,
 }
 
 impl From<Usage> for Cost {
@@ -459,7 +472,10 @@ impl From<Usage> for Cost {
             cpu_system_seconds: usage.cpu_system.as_secs_f64(),
             peak_memory_bytes: usage.peak_memory_bytes,
             processes: usage.processes,
-            limits_hit: usage.limits_hit,
+            read_bytes: usage.transfer.map(|transfer| transfer.read_bytes),
+            written_bytes: usage.transfer.map(|transfer| transfer.written_bytes),
+            limits_hit: usage.limits_hit.iter().map(|(name, _)| *name).collect(),
+            limit_hits: usage.limits_hit.into_iter().collect(),
         }
     }
 }

@@ -86,6 +86,8 @@ pub fn main(common: &Common, args: &RunArgs) -> Result<ExitCode, String> {
     // One sandbox, once: importing ahead what the script may not need would take longer.
     config.service.pool = 0;
     config.service.preload.clear();
+    // The sandbox ends with the script: nobody could download it.
+    config.limits.saved_output_bytes = 0;
     let mirror = super::base_mirror(&config)?;
     let prepared =
         Prepared::ephemeral(config, &super::program(), mirror.root()).map_err(|e| e.to_string())?;

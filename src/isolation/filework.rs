@@ -57,6 +57,7 @@ pub fn run(work: &FileWork, reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> 
         FileWork::List { max_entries } => list(reply, *max_entries).map(|()| None),
         FileWork::Read { path } => read(path).map(Some),
         FileWork::Write { path } => write(path, reply, content).map(|()| None),
+        FileWork::Remove { path } => remove(path).map(|()| None),
     };
     let sent = match done {
         Ok(None) => channel::send_json(reply, &Reply::Ok {}, &[]),
@@ -190,6 +191,14 @@ fn write(path: &[u8], reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> Result
         let _ = unlinkat(&dir, &temporary, AtFlags::empty());
     }
     placed
+}
+
+fn remove(path: &[u8]) -> Result<(), Refusal> {
+    let parts = components(path)?;
+    let dir = parent(&parts, false)?;
+    let name = &parts[parts.len() - 1];
+    require_regular(statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)?;
+    Ok(unlinkat(&dir, name, AtFlags::empty())?)
 }
 
 fn copy(mut from: File, mut to: File) -> io::Result<()> {

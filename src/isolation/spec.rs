@@ -143,6 +143,11 @@ pub enum FileWork {
         /// Where to.
         path: Vec<u8>,
     },
+    /// Removes a regular file.
+    Remove {
+        /// Which.
+        path: Vec<u8>,
+    },
 }
 
 /// On the reply socket of a request. From a process with the user's identity: hostile.

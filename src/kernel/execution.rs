@@ -13,16 +13,19 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe::Receiver as PipeReader;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::frame;
 use super::handle::{Kernel, Place};
-use super::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
+use super::output::{PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
 use super::restore::restore;
-use crate::supervisor::types::{Ending, Event, KernelState, PythonError, RichResult};
+use super::stream::{Saver, Stream, Which};
+use super::transfer::Transfer;
+use crate::supervisor::types::{
+    Ending, Event, KernelState, OnDisconnect, PythonError, RichResult, Written,
+};
 
 /// What a frame costs beside its bytes, against endless empty ones.
 const FRAME_COST_BYTES: usize = 1024;
@@ -44,12 +47,16 @@ pub struct Request<'a> {
     pub env: &'a BTreeMap<String, String>,
     /// What `input()` and `sys.stdin` read.
     pub stdin: Option<&'a str>,
+    /// When the receiver of the events is dropped.
+    pub on_disconnect: OnDisconnect,
     /// Wall time.
     pub timeout: Duration,
     /// Between SIGINT and SIGKILL.
     pub grace: Duration,
     /// Bytes of stdout, and of stderr.
     pub output_bytes: usize,
+    /// Bytes of over-long stdout, and of stderr, that are given to be saved.
+    pub saved_bytes: usize,
     /// Bytes of MIME data.
     pub result_bytes: usize,
     /// Bytes of a traceback.
@@ -77,12 +84,16 @@ pub struct Finish {
     pub files: Vec<FileChange>,
     /// There were more.
     pub files_truncated: bool,
-    /// Dropped beyond the limit.
-    pub stdout_dropped_bytes: u64,
-    /// Dropped beyond the limit.
-    pub stderr_dropped_bytes: u64,
+    /// What was written to descriptor 1.
+    pub stdout: Written,
+    /// Likewise, descriptor 2.
+    pub stderr: Written,
     /// Results were dropped because the kernel sent more than it may.
     pub results_dropped: bool,
+    /// The sandbox had no room for files.
+    pub disk_full: bool,
+    /// `None` where the kernel died.
+    pub transfer: Option<Transfer>,
 }
 
 /// Why an execution is being ended.
@@ -116,17 +127,17 @@ struct Run<'a> {
     request: &'a Request<'a>,
     events: &'a mpsc::Sender<Event>,
     interrupt: &'a Notify,
-    stdout: Output,
-    stderr: Output,
+    stdout: Stream,
+    stderr: Stream,
     frame_bytes_left: usize,
     results_dropped: bool,
     execution_count: u64,
     raised: bool,
 }
 
-/// Runs `request` in `kernel`, telling `events` as it goes. Ends early when the receiver of the
-/// events is dropped or `interrupt` is notified.
-/// `oom_kills` is that counter before it began. A kernel that died has been killed with all that it
+/// Runs `request` in `kernel`, telling `events` as it goes. Ends early when `interrupt` is notified, or
+/// the receiver of the events is dropped and the request does not say to go on.
+/// `oom_kills` is that counter before it began; the savers take over-long stdout and stderr. A kernel that died has been killed with all that it
 /// started, and its checkpoint is in its place where it had one.
 pub async fn run(
     kernel: &mut Kernel,
@@ -135,6 +146,7 @@ pub async fn run(
     events: &mpsc::Sender<Event>,
     interrupt: &Notify,
     oom_kills: u64,
+    [stdout_saver, stderr_saver]: [Saver; 2],
 ) -> Finish {
     // Not to be guessed: user code may write frames of its own, but only of the execution that runs,
     // not of those that will.
@@ -144,14 +156,20 @@ pub async fn run(
         request,
         events,
         interrupt,
-        stdout: Output::new(request.output_bytes),
-        stderr: Output::new(request.output_bytes),
+        stdout: Stream::new(Which::Stdout, request, stdout_saver),
+        stderr: Stream::new(Which::Stderr, request, stderr_saver),
         frame_bytes_left: request.result_bytes * 3 / 2 + 4 * request.traceback_bytes,
         results_dropped: false,
         execution_count: 0,
         raised: false,
     };
+    let before = Transfer::of(&kernel.process);
     let done = run.until_end(kernel, interrupt).await;
+    // Of one that is about to be killed too; a process that died has taken its counters along.
+    let after = match done {
+        End::Died => None,
+        End::Done { .. } | End::Killed(_) => Transfer::of(&kernel.process),
+    };
     let mut finish = Finish {
         ending: Ending::Ok,
         state: KernelState::Kept,
@@ -159,16 +177,20 @@ pub async fn run(
         execution_count: run.execution_count,
         files: Vec::new(),
         files_truncated: false,
-        stdout_dropped_bytes: 0,
-        stderr_dropped_bytes: 0,
+        stdout: Written::default(),
+        stderr: Written::default(),
         results_dropped: run.results_dropped,
+        disk_full: false,
+        transfer: before.and_then(|before| Some(after?.since(before))),
     };
     match done {
         End::Done {
             reason,
             files,
             files_truncated,
+            disk_full,
         } => {
+            finish.disk_full = disk_full;
             finish.ending = match reason {
                 Some(reason) => reason.ending(),
                 None if run.raised => Ending::Error,
@@ -202,9 +224,10 @@ pub async fn run(
             run.drain(kernel).await;
         }
     }
-    run.close_outputs().await;
-    finish.stdout_dropped_bytes = run.stdout.dropped_bytes();
-    finish.stderr_dropped_bytes = run.stderr.dropped_bytes();
+    let soon = Instant::now() + TELL_TIME;
+    run.tell_held(soon).await;
+    finish.stdout = run.stdout.end(soon).await;
+    finish.stderr = run.stderr.end(soon).await;
     finish
 }
 
@@ -232,6 +255,7 @@ enum End {
         reason: Option<Reason>,
         files: Vec<FileChange>,
         files_truncated: bool,
+        disk_full: bool,
     },
     Killed(Reason),
     Died,
@@ -259,7 +283,7 @@ impl Run<'_> {
             sent = kernel.frames.send(&message) => sent.is_ok(),
             () = kernel.process.exited() => return End::Died,
             () = sleep_until(deadline) => return End::Killed(Reason::Timeout),
-            () = self.events.closed() => return End::Killed(Reason::Interrupt),
+            () = self.abandoned() => return End::Killed(Reason::Interrupt),
             () = interrupt.notified() => return End::Killed(Reason::Interrupt),
         };
         if !sent {
@@ -292,20 +316,18 @@ impl Run<'_> {
                         *next = Instant::now() + INTERRUPT_INTERVAL;
                     }
                 },
-                () = self.events.closed(), if running => {
+                () = self.abandoned(), if running => {
                     self.begin_interrupt(&mut phase, kernel, Reason::Interrupt);
                 }
                 () = interrupt.notified(), if running => {
                     self.begin_interrupt(&mut phase, kernel, Reason::Interrupt);
                 }
                 Ok(_) = kernel.stdout.read_buf(&mut out), if begun => {
-                    let text = self.stdout.push(&out);
-                    self.tell_text(Event::Stdout, text, tell_until).await;
+                    self.hear(Which::Stdout, &out, tell_until).await;
                     if out.is_empty() { tokio::task::yield_now().await }
                 }
                 Ok(_) = kernel.stderr.read_buf(&mut err), if begun => {
-                    let text = self.stderr.push(&err);
-                    self.tell_text(Event::Stderr, text, tell_until).await;
+                    self.hear(Which::Stderr, &err, tell_until).await;
                     if err.is_empty() { tokio::task::yield_now().await }
                 }
                 body = kernel.frames.next() => {
@@ -320,18 +342,28 @@ impl Run<'_> {
                         kernel.note_checkpoint(pid, objection);
                         continue;
                     }
-                    if let FromKernel::Done { execution_count, files, files_truncated, .. } = frame {
+                    if let FromKernel::Done {
+                        execution_count, files, files_truncated, disk_full, ..
+                    } = frame {
                         self.execution_count = execution_count;
                         let reason = match phase {
                             Phase::Running => None,
                             Phase::Interrupting { reason, .. } => Some(reason),
                         };
                         kernel.outdate_checkpoint();
-                        return End::Done { reason, files, files_truncated };
+                        return End::Done { reason, files, files_truncated, disk_full };
                     }
                     self.take(frame, kernel, tell_until).await;
                 }
             }
+        }
+    }
+
+    /// Resolves when the client has gone away and the code is not to go on without it.
+    async fn abandoned(&self) {
+        match self.request.on_disconnect {
+            OnDisconnect::Interrupt => self.events.closed().await,
+            OnDisconnect::Continue => std::future::pending().await,
         }
     }
 
@@ -409,8 +441,12 @@ impl Run<'_> {
             // Out of turn: forged.
             _ => return,
         };
-        if !matches!(event, Event::Started { .. }) {
-            self.drain(kernel).await;
+        match event {
+            Event::Started { .. } => {}
+            // Text of before it was read before it was sent; what is in the pipes now may be newer.
+            // What was held back is older.
+            Event::ClearOutput { .. } => self.tell_held(until).await,
+            _ => self.drain(kernel).await,
         }
         self.tell(event, until).await;
     }
@@ -419,17 +455,12 @@ impl Run<'_> {
     /// is; someone who goes on writing must not keep an ended execution open.
     async fn drain(&mut self, kernel: &mut Kernel) {
         let soon = Instant::now() + TELL_TIME;
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for which in [Which::Stdout, Which::Stderr] {
             let mut left = PIPE_MOST_BYTES;
             loop {
-                let bytes = read_now(stream.of(kernel));
+                let bytes = read_now(which.pipe(kernel));
                 left = left.saturating_sub(bytes.len());
-                let (output, kind): (_, fn(String) -> Event) = match stream {
-                    Stream::Stdout => (&mut self.stdout, Event::Stdout),
-                    Stream::Stderr => (&mut self.stderr, Event::Stderr),
-                };
-                let text = output.push(&bytes);
-                self.tell_text(kind, text, soon).await;
+                self.hear(which, &bytes, soon).await;
                 if bytes.is_empty() || left == 0 {
                     break;
                 }
@@ -437,11 +468,21 @@ impl Run<'_> {
         }
     }
 
-    async fn close_outputs(&mut self) {
-        let soon = Instant::now() + TELL_TIME;
-        let (out, err) = (self.stdout.finish("stdout"), self.stderr.finish("stderr"));
-        self.tell_text(Event::Stdout, out, soon).await;
-        self.tell_text(Event::Stderr, err, soon).await;
+    /// Bytes of a pipe.
+    async fn hear(&mut self, which: Which, bytes: &[u8], until: Instant) {
+        let stream = match which {
+            Which::Stdout => &mut self.stdout,
+            Which::Stderr => &mut self.stderr,
+        };
+        let (event, text) = (stream.event, stream.push(bytes, until).await);
+        self.tell_text(event, text, until).await;
+    }
+
+    /// Tells what was held back. What comes later is kept from its first byte again.
+    async fn tell_held(&mut self, until: Instant) {
+        let (out, err) = (self.stdout.flush(), self.stderr.flush());
+        self.tell_text(Event::Stdout, out, until).await;
+        self.tell_text(Event::Stderr, err, until).await;
     }
 
     async fn tell_text(&self, kind: fn(String) -> Event, text: String, until: Instant) {
@@ -457,21 +498,6 @@ impl Run<'_> {
             _ = tokio::time::timeout_at(until, self.events.send(event)) => {}
             // Kept for the loop, which acts on it.
             () = self.interrupt.notified() => self.interrupt.notify_one(),
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Stream {
-    Stdout,
-    Stderr,
-}
-
-impl Stream {
-    fn of(self, kernel: &mut Kernel) -> &mut PipeReader {
-        match self {
-            Self::Stdout => &mut kernel.stdout,
-            Self::Stderr => &mut kernel.stderr,
         }
     }
 }

@@ -7,6 +7,8 @@ pub mod handle;
 pub mod output;
 pub mod protocol;
 mod restore;
+pub mod stream;
+pub mod transfer;
 pub mod zygote;
 
 use std::collections::BTreeMap;

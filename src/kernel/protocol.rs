@@ -255,7 +255,9 @@ pub enum FromKernel {
         /// Of `display(..., display_id=...)`.
         display_id: Option<String>,
     },
-    /// `clear_output()` was called: earlier output of this execution is to be dropped.
+    /// `clear_output()` was called: earlier output of this execution is to be dropped. Sent when the
+    /// pipes are empty, and nothing is printed before it is read, but for what other threads and
+    /// processes print.
     ClearOutput {
         /// As in the request.
         id: u64,
@@ -302,5 +304,7 @@ pub enum FromKernel {
         files: Vec<FileChange>,
         /// More changes happened than `max_files`.
         files_truncated: bool,
+        /// No room for files was left at the end, or the execution ended for want of some.
+        disk_full: bool,
     },
 }

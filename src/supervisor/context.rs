@@ -21,9 +21,10 @@ use super::ended::{DIED, END_TIME, no_kernel, tell_end, usage};
 use super::error::Error;
 use super::launch::no_context;
 use super::sandbox::{Sandbox, new_id};
+use super::saving;
 use super::types::{
     ContextInfo, ContextSpec, DEFAULT_CONTEXT, Ended, Ending, Event, ExecuteSpec, KernelState,
-    SandboxState, Usage,
+    OnDisconnect, SandboxState, Usage,
 };
 use crate::isolation::cgroup::Counters;
 use crate::isolation::spec::HOME;
@@ -206,7 +207,7 @@ impl Context {
         let mut slot = tokio::select! {
             slot = self.kernel.lock() => slot,
             // The client went away while it waited.
-            () = events.closed() => return,
+            () = events.closed(), if spec.on_disconnect == OnDisconnect::Interrupt => return,
             () = sandbox.wait_closed() => return,
             () = self.wait_deleted() => {
                 return tell_end(&events, no_kernel(Ending::Interrupted), END_TIME).await;
@@ -293,11 +294,15 @@ impl Context {
             code: &spec.code,
             env: &spec.env,
             stdin: spec.stdin.as_deref(),
+            on_disconnect: spec.on_disconnect,
             timeout: spec
                 .timeout
                 .unwrap_or(Duration::from_secs(limits.timeout_seconds)),
             grace: Duration::from_secs(limits.interrupt_grace_seconds),
-            output_bytes: limits.output_bytes,
+            output_bytes: spec
+                .output_bytes
+                .map_or(limits.output_bytes, |bytes| bytes.min(limits.output_bytes)),
+            saved_bytes: usize::try_from(saving::most_bytes(sandbox)).unwrap_or(usize::MAX),
             result_bytes: limits.result_bytes,
             traceback_bytes: limits.traceback_bytes,
             files: limits.files,
@@ -308,11 +313,15 @@ impl Context {
             return no_kernel(DIED);
         };
         let (place, interrupt) = (sandbox.place(), &running.interrupt);
-        let run = execution::run(kernel, &place, &request, events, interrupt, oom_kills);
-        let finish = tokio::select! {
-            finish = run => finish,
+        let (savers, saved) = saving::both(sandbox);
+        let run = execution::run(
+            kernel, &place, &request, events, interrupt, oom_kills, savers,
+        );
+        let (mut finish, saved) = tokio::select! {
+            ended = async { tokio::join!(run, saved) } => ended,
             () = running.is_stuck() => return no_kernel(Ending::Interrupted),
         };
+        (finish.stdout.saved, finish.stderr.saved) = saved;
         if finish.execution_count > 0 {
             self.execution_count
                 .store(finish.execution_count, Ordering::Relaxed);
@@ -327,9 +336,13 @@ impl Context {
             files: finish.files,
             files_truncated: finish.files_truncated,
             results_dropped: finish.results_dropped,
-            usage: Usage::default(),
-            stdout_dropped_bytes: finish.stdout_dropped_bytes,
-            stderr_dropped_bytes: finish.stderr_dropped_bytes,
+            disk_full: finish.disk_full,
+            usage: Usage {
+                transfer: finish.transfer,
+                ..Usage::default()
+            },
+            stdout: finish.stdout,
+            stderr: finish.stderr,
         }
     }
 

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::sandbox::Sandbox;
-use super::types::{Ended, Ending, Event, KernelState, Usage};
+use super::types::{Ended, Ending, Event, KernelState, Usage, Written};
 use crate::isolation::cgroup::Counters;
 
 /// Longest that a client may take to read the last event.
@@ -33,9 +33,10 @@ pub(super) fn no_kernel(ending: Ending) -> Ended {
         files: Vec::new(),
         files_truncated: false,
         results_dropped: false,
+        disk_full: false,
         usage: Usage::default(),
-        stdout_dropped_bytes: 0,
-        stderr_dropped_bytes: 0,
+        stdout: Written::default(),
+        stderr: Written::default(),
     }
 }
 
@@ -43,19 +44,21 @@ pub(super) fn no_kernel(ending: Ending) -> Ended {
 /// meanwhile is in it.
 pub(super) fn usage(sandbox: &Sandbox, wall: Duration, before: &Counters, ended: &Ended) -> Usage {
     let after = sandbox.cgroup.counters();
-    let mut limits_hit = Vec::new();
-    if after.oom_kills > before.oom_kills {
-        limits_hit.push("memory");
-    }
-    if after.fork_failures > before.fork_failures {
-        limits_hit.push("processes");
-    }
-    if ended.stdout_dropped_bytes > 0 || ended.stderr_dropped_bytes > 0 || ended.results_dropped {
-        limits_hit.push("output");
-    }
-    if ended.ending == Ending::Timeout {
-        limits_hit.push("time");
-    }
+    let cut = [&ended.stdout, &ended.stderr];
+    let cut = cut
+        .iter()
+        .filter(|stream| stream.left_out_bytes > 0)
+        .count() as u64;
+    let limits = [
+        ("memory", after.oom_kills.saturating_sub(before.oom_kills)),
+        (
+            "processes",
+            after.fork_failures.saturating_sub(before.fork_failures),
+        ),
+        ("disk", u64::from(ended.disk_full)),
+        ("output", cut + u64::from(ended.results_dropped)),
+        ("time", u64::from(ended.ending == Ending::Timeout)),
+    ];
     Usage {
         wall,
         cpu_user: after.cpu_user.saturating_sub(before.cpu_user),
@@ -63,6 +66,7 @@ pub(super) fn usage(sandbox: &Sandbox, wall: Duration, before: &Counters, ended:
         peak_memory_bytes: after.peak_memory_bytes,
         // Init is ours.
         processes: after.processes.saturating_sub(1),
-        limits_hit,
+        transfer: ended.usage.transfer,
+        limits_hit: limits.into_iter().filter(|(_, times)| *times > 0).collect(),
     }
 }

@@ -99,6 +99,17 @@ pub async fn create(sandbox: &Sandbox, path: &str) -> Result<Upload, Error> {
     })
 }
 
+/// Removes a regular file.
+pub async fn remove(sandbox: &Sandbox, path: &str) -> Result<(), Error> {
+    let bytes = relative(path)?;
+    let reply = start(sandbox, FileWork::Remove { path: bytes }, None).await?;
+    match next(sandbox, &reply).await? {
+        (Reply::Ok {}, _) => Ok(()),
+        (Reply::Failed { code, detail }, _) => Err(refusal(&code, &detail, path)),
+        _ => Err(broken(sandbox)),
+    }
+}
+
 impl Upload {
     /// Hands on bytes. Fails with `NoSpace` when the sandbox's disk is full.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {

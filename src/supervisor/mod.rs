@@ -14,6 +14,7 @@ mod launch;
 mod plan;
 mod pool;
 mod sandbox;
+mod saving;
 mod setup;
 pub mod types;
 
@@ -292,7 +293,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts an execution; dropping the returned handle before its end interrupts the code.
+    /// Starts an execution; dropping the returned handle before its end is a client that goes away.
     pub async fn execute(&self, id: &str, spec: ExecuteSpec) -> Result<Execution, Error> {
         let limits = &self.config().limits;
         if spec.code.len() > limits.code_bytes {

@@ -47,6 +47,11 @@ pub struct Sandbox {
     closing: AtomicBool,
     closed: Notify,
     pub(super) next_command: AtomicU64,
+    pub(super) next_output: AtomicU64,
+    /// Paths and bytes of the files that hold over-long output, oldest first.
+    pub(super) saved: Mutex<Vec<(String, u64)>>,
+    /// Its limit.
+    pub(super) disk_bytes: u64,
     /// Cgroups of commands that left processes behind.
     pub(super) left_leaves: Mutex<Vec<String>>,
     claim: Mutex<Claim>,
@@ -139,6 +144,9 @@ impl Sandbox {
             closing: AtomicBool::new(false),
             closed: Notify::new(),
             next_command: AtomicU64::new(0),
+            next_output: AtomicU64::new(1),
+            saved: Mutex::default(),
+            disk_bytes: plan.disk_bytes,
             left_leaves: Mutex::default(),
             claim: Mutex::new(Claim {
                 name: id.clone(),

@@ -9,8 +9,10 @@ use serde_json::{Map, Value};
 use tokio::net::unix::pipe::Sender as PipeWriter;
 use tokio::sync::mpsc;
 
+pub use crate::config::OnDisconnect;
 use crate::isolation::channel::Channel;
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
+pub use crate::kernel::transfer::Transfer;
 
 /// What a new sandbox should be; `None` takes the configured default.
 #[derive(Debug, Clone, Default)]
@@ -153,10 +155,14 @@ pub struct ExecuteSpec {
     pub restore: Restore,
     /// What `input()` and `sys.stdin` read; `None` is at its end from the start.
     pub stdin: Option<String>,
+    /// When the [`Execution`] is dropped.
+    pub on_disconnect: OnDisconnect,
+    /// Bytes that are kept of stdout, and of stderr, where these are less than the configured limit.
+    pub output_bytes: Option<usize>,
 }
 
 /// A running execution: events until [`Event::Ended`], which is always last.
-/// Dropping it before that interrupts the code.
+/// Dropping it before that interrupts the code, or lets it go on unseen: [`ExecuteSpec::on_disconnect`].
 #[derive(Debug)]
 pub struct Execution {
     pub(crate) events: mpsc::Receiver<Event>,
@@ -272,12 +278,36 @@ pub struct Ended {
     pub files_truncated: bool,
     /// Results beyond the limit were dropped.
     pub results_dropped: bool,
+    /// There was no room for files.
+    pub disk_full: bool,
     /// What it cost.
     pub usage: Usage,
-    /// Bytes of stdout beyond the limit, dropped.
-    pub stdout_dropped_bytes: u64,
-    /// Bytes of stderr beyond the limit, dropped.
-    pub stderr_dropped_bytes: u64,
+    /// What was written to descriptor 1.
+    pub stdout: Written,
+    /// Likewise, descriptor 2.
+    pub stderr: Written,
+}
+
+/// One output stream of an execution, at its end.
+#[derive(Debug, Clone, Default)]
+pub struct Written {
+    /// All that was written.
+    pub bytes: u64,
+    /// Of them, what was left out between the first and the last part.
+    pub left_out_bytes: u64,
+    /// Where something was left out: the file that holds all of it, or why there is none, for people.
+    pub saved: Option<Result<SavedFile, String>>,
+}
+
+/// A file that over-long output was saved to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedFile {
+    /// Relative to the working directory.
+    pub path: String,
+    /// From the first byte of the stream on.
+    pub bytes: u64,
+    /// False where the stream was too long even for the file.
+    pub whole: bool,
 }
 
 /// Cost of an execution, from the cgroup.
@@ -293,8 +323,13 @@ pub struct Usage {
     pub peak_memory_bytes: u64,
     /// Processes and threads when it ended, checkpoints of kernels included.
     pub processes: u64,
-    /// `memory`, `processes`, `output`, `time`: limits that were hit.
-    pub limits_hit: Vec<&'static str>,
+    /// Bytes that the kernel and the processes it waited for read and wrote; `None` where the kernel
+    /// died and where the host does not count. See [`crate::kernel::transfer`] for what counts.
+    pub transfer: Option<Transfer>,
+    /// Limits that were hit, and how often: `memory` (processes that were killed for it), `processes`
+    /// (forks that were refused), `disk` (1), `output` (streams that were cut, and one for results that
+    /// were dropped), `time` (1).
+    pub limits_hit: Vec<(&'static str, u64)>,
 }
 
 /// A shell command.

@@ -4,9 +4,10 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixture::http::Request;
+use crate::fixture::sandbox::Sandbox;
 use crate::fixture::{Service, host};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -141,6 +142,83 @@ fn a_reader_of_lines_that_disconnects_interrupts_its_code() {
         "the code ran on for {:?}",
         begun.elapsed()
     );
+}
+
+/// Begins code that ends once the file `go` is there, and goes away.
+#[track_caller]
+fn begin_and_leave(sandbox: &Sandbox<'_>, mut request: Value) {
+    request["code"] = "import os, time\n\
+        print('begun', flush=True)\n\
+        while not os.path.exists('go'):\n    print('on', flush=True); time.sleep(0.01)\n\
+        end = 'reached'"
+        .into();
+    let mut events = sandbox.stream_json(request);
+    while events.event().expect("code that prints")["type"] != "stdout" {}
+    drop(events);
+}
+
+/// What the next execution finds, asked before the code can end.
+#[track_caller]
+fn end_of(sandbox: &Sandbox<'_>) -> String {
+    std::thread::scope(|scope| {
+        let next =
+            scope.spawn(|| sandbox.stdout("print(globals().get('end'), os.path.exists('go'))"));
+        std::thread::sleep(Duration::from_millis(500));
+        sandbox.upload("go", b"").ok();
+        next.join().expect("an answer")
+    })
+}
+
+#[test]
+fn code_may_go_on_without_its_client_and_the_next_waits_for_it() {
+    let service = Service::start();
+    let sandbox = service.create();
+    begin_and_leave(&sandbox, json!({ "on_disconnect": "continue" }));
+    let next = sandbox.stream("1");
+    let listed = service.get("/sandboxes").ok().json();
+    assert_eq!(listed[&sandbox.id]["state"], "busy");
+    drop(next);
+    assert_eq!(end_of(&sandbox), "reached True\n");
+    // One that waits in the queue when its client leaves runs too.
+    let mut first = sandbox.stream("print('begun', flush=True); time.sleep(0.5)");
+    while first.event().expect("code that prints")["type"] != "stdout" {}
+    let waiting = json!({ "code": "waited = 'ran'", "on_disconnect": "continue", "stream": true });
+    let body = waiting.to_string();
+    drop(service.begin(&Request {
+        method: "POST",
+        path: &sandbox.path("execute"),
+        headers: &[("Content-Type", "application/json")],
+        body: body.as_bytes(),
+    }));
+    assert_eq!(sandbox.stdout("print(waited)"), "ran\n");
+}
+
+#[test]
+fn code_without_its_client_ends_with_its_time_and_by_request() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let request = json!({ "on_disconnect": "continue", "timeout_seconds": 1.0 });
+    begin_and_leave(&sandbox, request);
+    assert_eq!(sandbox.stdout("print(globals().get('end'))"), "None\n");
+    begin_and_leave(&sandbox, json!({ "on_disconnect": "continue" }));
+    let path = sandbox.path("interrupt");
+    let answer = service.post_json(&path, &json!({})).ok().json();
+    assert_eq!(answer["interrupted"], json!(["default"]), "{answer}");
+    assert_eq!(sandbox.stdout("print(globals().get('end'))"), "None\n");
+}
+
+#[test]
+fn the_configuration_says_what_becomes_of_code_without_its_client() {
+    let service = Service::with_config("server.on_disconnect = \"continue\"");
+    let sandbox = service.create();
+    begin_and_leave(&sandbox, json!({}));
+    assert_eq!(end_of(&sandbox), "reached True\n");
+    let sandbox = service.create();
+    begin_and_leave(&sandbox, json!({ "on_disconnect": "interrupt" }));
+    assert_eq!(end_of(&sandbox), "None False\n");
+    let wrong = json!({ "code": "1", "on_disconnect": "stay" });
+    let answer = service.post_json(&sandbox.path("execute"), &wrong);
+    assert_eq!(answer.status, 422, "{}", answer.text());
 }
 
 #[test]

@@ -40,6 +40,8 @@ fn the_memory_limit_ends_the_kernel_and_the_next_execution_works() {
     assert_eq!(outcome["error"], "out_of_memory");
     assert_eq!(outcome["state"], "restored");
     assert_eq!(outcome["usage"]["limits_hit"], json!(["memory"]));
+    assert_eq!(outcome["usage"]["limit_hits"], json!({ "memory": 1 }));
+    assert_eq!(outcome["usage"]["read_bytes"], Value::Null);
     assert_eq!(sandbox.stdout("print(x)"), "1\n");
     assert_eq!(sandbox.stdout("print(open('kept').read())"), "x\n");
     // The limit is what ended it: with more, the same code runs.
@@ -134,9 +136,25 @@ fn events_come_as_lines_while_the_code_runs() {
         (&result["type"], &result["data"]["text/plain"]),
         (&json!("result"), &json!("42"))
     );
+    let files = events.event().expect("files");
+    assert_eq!(
+        (&files["type"], &files["files"][0]["path"]),
+        (&json!("files"), &json!("go"))
+    );
+    let usage = events.event().expect("usage");
+    assert_eq!(usage["type"], "usage");
+    assert!(
+        usage["usage"]["wall_seconds"].as_f64() > Some(0.0),
+        "{usage}"
+    );
     let ended = events.event().expect("an end");
     assert_eq!(ended["type"], "ended");
     assert_eq!(ended["outcome"], "ok");
+    assert_eq!(ended["truncated"], Value::Null);
+    assert_eq!(
+        (&ended["files"], &ended["usage"]),
+        (&files["files"], &usage["usage"])
+    );
     assert!(events.event().is_none(), "nothing follows the end");
 }
 
@@ -170,7 +188,68 @@ fn lines_are_sent_to_whoever_accepts_them() {
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["type"].clone())
         .collect();
-    assert_eq!(kinds, ["started", "error", "ended"]);
+    assert_eq!(kinds, ["started", "error", "files", "usage", "ended"]);
+}
+
+#[test]
+fn server_sent_events_are_the_same_objects() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let path = sandbox.path("execute");
+    let ask = |accept: &str, content_type: &str, body: &[u8]| {
+        service
+            .send(&Request {
+                method: "POST",
+                path: &path,
+                headers: &[("Accept", accept), ("Content-Type", content_type)],
+                body,
+            })
+            .ok()
+    };
+    // Longer than the interval of keepalives.
+    let code = "import time; time.sleep(5.5); print('é\\u2028')\nopen('a', 'w').close()";
+    let answer = ask("text/event-stream", "text/plain", code.as_bytes());
+    assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    let text = answer.text();
+    assert!(text.is_ascii() && text.ends_with("\n\n"), "{text}");
+    let events: Vec<(&str, Value)> = text
+        .split_terminator("\n\n")
+        .map(|event| {
+            let (name, data) = event.split_once('\n').expect("two lines");
+            let name = name.strip_prefix("event: ").expect("a name");
+            let data = data.strip_prefix("data: ").expect("data");
+            (name, serde_json::from_str(data).expect("JSON"))
+        })
+        .collect();
+    assert!(events.iter().all(|(name, data)| data["type"] == *name));
+    let names: Vec<&str> = events.iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        names,
+        ["started", "keepalive", "stdout", "files", "usage", "ended"]
+    );
+    assert_eq!(events[2].1["text"], "é\u{2028}\n");
+    assert_eq!(events[3].1["files"][0]["path"], "a");
+    // Who takes both gets lines, and `stream` decides against any `Accept`.
+    let both = ask(
+        "text/event-stream, application/x-ndjson",
+        "text/plain",
+        b"1",
+    );
+    assert_eq!(both.header("content-type"), Some("application/x-ndjson"));
+    let json = "application/json";
+    let plain = ask(
+        "text/event-stream",
+        json,
+        br#"{"code": "1", "stream": false}"#,
+    );
+    assert_eq!(plain.json()["outcome"], "ok");
+    let asked = ask(
+        "text/event-stream",
+        json,
+        br#"{"code": "1", "stream": true}"#,
+    );
+    assert_eq!(asked.header("content-type"), Some("text/event-stream"));
 }
 
 #[test]
@@ -258,4 +337,78 @@ fn usage_is_measured() {
     assert!(number("peak_memory_bytes") > 1e6, "{usage}");
     assert_eq!(usage["processes"], 1, "{usage}");
     assert_eq!(usage["limits_hit"], json!([]));
+    assert_eq!(usage["limit_hits"], json!({}));
+}
+
+#[test]
+fn bytes_read_and_written_are_counted_with_those_of_children() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let transfer = |code: &str| {
+        let usage = sandbox.execute(code)["usage"].take();
+        let bytes = |key: &str| {
+            usage[key]
+                .as_u64()
+                .unwrap_or_else(|| panic!("{key}: {usage}"))
+        };
+        (bytes("read_bytes"), bytes("written_bytes"))
+    };
+    // What the kernel itself reads and writes.
+    let little = 200_000;
+    let (read, written) = transfer("None");
+    assert!(read < little && written < little, "{read} {written}");
+    let (read, written) = transfer("n = open('f', 'wb').write(bytes(5_000_000))");
+    assert!(read < little, "{read}");
+    assert!(
+        (5_000_000..5_000_000 + little).contains(&written),
+        "{written}"
+    );
+    let (read, _) = transfer("n = len(open('f', 'rb').read())");
+    assert!((5_000_000..5_000_000 + little).contains(&read), "{read}");
+    let (read, written) = transfer("!cat f | cat > g");
+    assert!(
+        read >= 10_000_000 && written >= 10_000_000,
+        "{read} {written}"
+    );
+    let (_, written) = transfer("print('x' * 1_000_000)");
+    assert!(
+        (1_000_000..1_000_000 + little).contains(&written),
+        "{written}"
+    );
+}
+
+#[test]
+fn limits_are_told_with_how_often_they_were_hit() {
+    let service = Service::with_config("limits.output_bytes = 1000");
+    let sandbox = service.create_with(&json!({ "disk_bytes": 4 << 20, "memory_bytes": 256 << 20 }));
+    let hits = |code: &str| {
+        let usage = sandbox.execute(code)["usage"].take();
+        let names: Vec<String> = usage["limit_hits"]
+            .as_object()
+            .expect("an object")
+            .keys()
+            .cloned()
+            .collect();
+        let mut listed: Vec<String> =
+            serde_json::from_value(usage["limits_hit"].clone()).expect("names");
+        listed.sort_unstable();
+        assert_eq!(listed, names);
+        usage["limit_hits"].clone()
+    };
+    let both = "import sys; print('x' * 2000); print('x' * 2000, file=sys.stderr)";
+    assert_eq!(hits(both), json!({ "output": 2 }));
+    let killed = "import subprocess\n\
+                  for _ in range(2): subprocess.run(['python', '-c', 'b = bytearray(1 << 30)'])";
+    assert_eq!(hits(killed), json!({ "memory": 2 }));
+    // Raised, and gone again at the end.
+    let raised = "import os\n\
+                  try: open('f', 'wb').write(bytes(8 << 20))\n\
+                  finally: os.remove('f')";
+    assert_eq!(hits(raised), json!({ "disk": 1 }));
+    let caught = "try:\n    \
+                      with open('f', 'wb') as f:\n        \
+                          while True: f.write(bytes(4096))\n\
+                  except OSError: pass";
+    assert_eq!(hits(caught), json!({ "disk": 1 }));
+    assert_eq!(hits("os.remove('f')"), json!({}));
 }

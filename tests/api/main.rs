@@ -14,6 +14,7 @@ mod files;
 mod flows;
 mod kernel_cases;
 mod odd_requests;
+mod output;
 mod picture;
 mod restore;
 mod traps;

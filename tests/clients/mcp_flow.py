@@ -34,8 +34,13 @@ TOOLS = {
     "delete_context",
     "restart_context",
     "interrupt_execution",
+    "checkpoint_context",
+    "list_checkpoints",
+    "restore_context",
+    "fork_context",
+    "delete_checkpoint",
 }
-READ_ONLY = {"list_sandboxes", "list_contexts", "list_files", "read_file"}
+READ_ONLY = {"list_sandboxes", "list_contexts", "list_checkpoints", "list_files", "read_file"}
 GENERATIONS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 
 FRAME = """import numpy as np
@@ -196,6 +201,17 @@ async def check_exceptions(session):
     assert succeeded(await session.run("kept"))["results"][0]["text"] == "'still here'"
 
 
+async def check_long_output(session):
+    code = "for n in range(200_000): print(f'line {n:06}')"
+    result = await session.run(code)
+    truncated = succeeded(result)["truncated"]
+    assert truncated["stdout_bytes"] == 2_400_000 > truncated["kept"], truncated
+    assert "line 000000" in text(result) and "line 199999" in text(result)
+    assert truncated["stdout_file"]["path"] in text(result), text(result)[-500:]
+    result = await session.run("1")
+    assert succeeded(result)["truncated"] is None
+
+
 async def check_endings(session):
     await session.run("kept = 1")
     begun = time.monotonic()
@@ -335,6 +351,30 @@ async def check_contexts(session):
     assert result.is_error and "default_context" in text(result), text(result)
 
 
+async def check_checkpoints(session):
+    await session.run("path = ['start']")
+    made = succeeded(await session.call("checkpoint_context", name="start"))
+    checkpoint = made["checkpoint_id"]
+    await session.run("path.append('first try')")
+    branch = succeeded(await session.call("fork_context"))["context_id"]
+    await session.run("path.append('branch')", context_id=branch)
+    shown = succeeded(await session.run("print(path)", context_id=branch))["stdout"]
+    assert shown == "['start', 'first try', 'branch']\n", shown
+    restored = succeeded(await session.call("restore_context", checkpoint_id=checkpoint))
+    assert restored["context_id"] == "default" and restored["not_carried"] == [], restored
+    assert succeeded(await session.run("print(path)"))["stdout"] == "['start']\n"
+    other = succeeded(await session.call("fork_context", checkpoint_id=checkpoint))["context_id"]
+    shown = succeeded(await session.run("print(path)", context_id=other))["stdout"]
+    assert shown == "['start']\n", shown
+    for context in (branch, other):
+        succeeded(await session.call("delete_context", context_id=context))
+    listed = succeeded(await session.call("list_checkpoints"))["checkpoints"]
+    assert [kept["checkpoint_id"] for kept in listed] == [checkpoint], listed
+    succeeded(await session.call("delete_checkpoint", checkpoint_id=checkpoint))
+    result = await session.call("restore_context", checkpoint_id=checkpoint)
+    assert result.is_error and "checkpoint_not_found" in text(result), text(result)
+
+
 async def check_interrupt(session):
     assert succeeded(await session.call("interrupt_execution"))["interrupted"] == []
     outcomes = []
@@ -368,6 +408,7 @@ CHECKS = [
     check_shared_frame,
     check_figure,
     check_exceptions,
+    check_long_output,
     check_endings,
     check_refusals,
     check_files,
@@ -375,6 +416,7 @@ CHECKS = [
     check_progress,
     check_cancellation,
     check_contexts,
+    check_checkpoints,
     check_interrupt,
     check_close,
 ]

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::api::download::mime_of;
 use crate::api::error::Refusal;
 use crate::api::outcome::{Entry, Outcome, Verdict};
+use crate::api::truncated::Truncated;
 use crate::api::wire::{CommandAnswer, Cost, TouchedFile};
 
 /// Displays in other forms, the most readable first; one of each display is shown.
@@ -47,8 +48,8 @@ pub(crate) struct PythonAnswer {
     /// Files of the working directory that the code created, changed or deleted.
     files: Vec<TouchedFile>,
     usage: Cost,
-    /// Something was too long and was cut.
-    truncated: bool,
+    /// What was too long and was cut; null when nothing was.
+    truncated: Option<Truncated>,
 }
 
 /// A display as text.
@@ -210,6 +211,22 @@ fn describe(outcome: &Outcome, shown: &Shown) -> String {
     if !matches!(verdict.outcome, "ok" | "error") {
         let sentence = verdict.error_value.as_deref().unwrap_or_default();
         section(&mut text, "", &format!("[{}] {sentence}", verdict.outcome));
+    }
+    let truncated = outcome.truncated.as_ref();
+    let saved = truncated.map(|t| [("stdout", &t.stdout_file), ("stderr", &t.stderr_file)]);
+    for (name, file) in saved.into_iter().flatten() {
+        if let Some(file) = file {
+            let part = if file.complete {
+                "all"
+            } else {
+                "the beginning"
+            };
+            let kept = format!(
+                "[{part} of {name} is in {} ({} bytes)]",
+                file.path, file.size
+            );
+            section(&mut text, "", &kept);
+        }
     }
     let mut files = String::new();
     for file in outcome.files.iter().take(LINKS) {

@@ -263,6 +263,7 @@ impl Tools {
             timeout: seconds(arguments.timeout_seconds)?,
             stdin: arguments.stdin,
             restore: arguments.restore.unwrap_or_default(),
+            output_bytes: Some(self.app.supervisor.config().limits.mcp_output_bytes),
             ..ExecuteSpec::default()
         };
         let id = &arguments.sandbox_id;
