@@ -75,7 +75,9 @@ class _Held:
         self.interrupts = interrupts
 
     def __enter__(self):
-        self.main = threading.get_ident() == self.interrupts.main_thread
+        # Where no user code runs they are held back already.
+        self.main = (self.interrupts.running
+                     and threading.get_ident() == self.interrupts.main_thread)
         if self.main:
             self.before = pthread_sigmask(SIG_BLOCK, _EVERY_SIGNAL)
 

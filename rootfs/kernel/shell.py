@@ -86,8 +86,19 @@ class Publisher(DisplayPublisher):
             execution.clear_output(wait)
 
 
+# What has only its text, unless somebody registers more: no instance has attributes of its own.
+PLAIN = frozenset((bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple,
+                   type(None)))
+
+
 class Formatter(DisplayFormatter):
+    # Where formatters keep what was registered, looked up once: a trait takes a microsecond.
+    tables = ()
+    tables_of = 0
+
     def format(self, obj, include=None, exclude=None):
+        if type(obj) in PLAIN and not include and not exclude and not self.knows(obj):
+            return {"text/plain": self.formatters["text/plain"](obj)}, {}
         figures.note_displayed(obj)
         data, metadata = super().format(obj, include, exclude)
         if "image/png" in data:
@@ -95,6 +106,22 @@ class Formatter(DisplayFormatter):
         if data and include is None:
             data |= structured.of(obj)
         return data, metadata
+
+    def knows(self, obj):
+        """Whether something is registered that shows this object as more than its text."""
+        formatters = self.formatters
+        if self.tables_of != len(formatters):
+            others = [self.ipython_display_formatter, self.mimebundle_formatter,
+                      *(of for mime, of in formatters.items() if mime != "text/plain")]
+            self.tables = [table for of in others for table in (
+                of.singleton_printers, of.type_printers, of.deferred_printers)]
+            self.tables_of = len(formatters)
+        return any(table and _is_in(table, obj) for table in self.tables)
+
+
+def _is_in(table, obj):
+    return id(obj) in table or any(kind in table or (kind.__module__, kind.__name__) in table
+                                   for kind in type(obj).__mro__)
 
 
 class Exit(ExitAutocall):

@@ -311,10 +311,7 @@ impl Frames {
     }
 
     pub(super) async fn send(&mut self, message: &ToKernel<'_>) -> io::Result<()> {
-        let body = serde_json::to_vec(message)?;
-        let length = u32::try_from(body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        self.stream.write_all(&length.to_be_bytes()).await?;
-        self.stream.write_all(&body).await
+        self.stream.write_all(&frame_of(message)?).await
     }
 
     /// Sends a message that descriptors come with; small, and to a kernel that waits for it.
@@ -323,9 +320,7 @@ impl Frames {
         message: &ToKernel<'_>,
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let body = serde_json::to_vec(message)?;
-        let length = u32::try_from(body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let frame = [&length.to_be_bytes(), &body[..]].concat();
+        let frame = frame_of(message)?;
         let send = || channel::send(self.stream.as_fd(), &frame, fds);
         self.stream.async_io(Interest::WRITABLE, send).await
     }
@@ -397,4 +392,14 @@ impl Frames {
         }
         Ok(Some(body))
     }
+}
+
+/// Length and body in one piece: the kernel wakes up once.
+fn frame_of(message: &ToKernel<'_>) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; size_of::<u32>()];
+    serde_json::to_writer(&mut frame, message)?;
+    let length = u32::try_from(frame.len() - size_of::<u32>());
+    let length = length.map_err(|_| io::ErrorKind::InvalidInput)?;
+    frame[..size_of::<u32>()].copy_from_slice(&length.to_be_bytes());
+    Ok(frame)
 }
