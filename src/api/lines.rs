@@ -16,9 +16,9 @@ use super::outcome::Encoder;
 use super::rest::{accepts, execution_lost};
 use crate::supervisor::{Event, Execution};
 
-const MIME: &str = "application/x-ndjson";
+pub(super) const MIME: &str = "application/x-ndjson";
 /// A silent execution says something this often, so that proxies and clients see it alive.
-const KEEPALIVE: Duration = Duration::from_secs(5);
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// Whether the client asks for lines with its `Accept`.
 pub(crate) fn accepted(headers: &HeaderMap) -> bool {
@@ -57,7 +57,7 @@ fn lost() -> Value {
 }
 
 /// JSON of ASCII only: some readers take U+2028 and the like for the end of a line.
-fn line(value: &Value) -> Bytes {
+pub(super) fn line(value: &Value) -> Bytes {
     let mut bytes = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Ascii);
     value

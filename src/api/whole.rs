@@ -7,7 +7,8 @@
 use tokio::sync::oneshot;
 
 use crate::supervisor::{
-    ContextInfo, ContextSpec, CreateSpec, Error, ErrorKind, SandboxInfo, Supervisor,
+    ContextInfo, ContextSpec, CreateSpec, Error, ErrorKind, ProcessInfo, ProcessSpec, SandboxInfo,
+    Supervisor,
 };
 
 /// Creates a sandbox, and closes it again when nobody is left to be told its id.
@@ -45,6 +46,25 @@ pub(crate) async fn create_context(
         let created = supervisor.create_context(&id, spec).await;
         if let Err(Ok(unclaimed)) = tell.send(created) {
             let _ = supervisor.delete_context(&id, &unclaimed.id).await;
+        }
+    });
+    told.await.unwrap_or_else(|_| Err(ended()))
+}
+
+/// Starts a background process, and deletes it again when nobody is left to be told its id.
+pub(crate) async fn start_process(
+    supervisor: &Supervisor,
+    id: &str,
+    spec: ProcessSpec,
+) -> Result<ProcessInfo, Error> {
+    let (supervisor, id) = (supervisor.clone(), id.to_owned());
+    let (tell, told) = oneshot::channel();
+    tokio::spawn(async move {
+        let started = supervisor.start_process(&id, spec).await;
+        if let Err(Ok(unclaimed)) = tell.send(started)
+            && let Ok(process) = supervisor.process(&id, &unclaimed.id)
+        {
+            let _ = process.delete().await;
         }
     });
     told.await.unwrap_or_else(|_| Err(ended()))

@@ -14,5 +14,6 @@ mod flows;
 mod kernel_cases;
 mod odd_requests;
 mod picture;
+mod processes;
 mod restore;
 mod traps;

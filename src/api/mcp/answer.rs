@@ -261,15 +261,16 @@ pub(crate) fn command(answer: &CommandAnswer) -> CallToolResult {
     let mut text = String::new();
     section(&mut text, "", &answer.stdout);
     section(&mut text, "[stderr]\n", &answer.stderr);
-    let end = match (answer.timed_out, answer.out_of_memory) {
+    let end = match (answer.ended.timed_out, answer.ended.out_of_memory) {
         (true, _) => "[timeout] the command was killed when its time was over",
         (_, true) => "[out_of_memory] the sandbox's memory limit was hit",
         _ => "",
     };
     section(&mut text, "", end);
-    section(&mut text, "", &format!("[exit code] {}", answer.exit_code));
+    let exit_code = answer.ended.exit_code;
+    section(&mut text, "", &format!("[exit code] {exit_code}"));
     let mut result = success(answer, vec![ContentBlock::text(text)]);
-    result.is_error = Some(answer.timed_out || answer.out_of_memory);
+    result.is_error = Some(answer.ended.timed_out || answer.ended.out_of_memory);
     result
 }
 

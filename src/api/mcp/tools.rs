@@ -30,7 +30,9 @@ use crate::api::outcome::Gathered;
 use crate::api::rest::execution_lost;
 use crate::api::wire::{CommandAnswer, Created, File, seconds};
 use crate::api::{App, whole};
-use crate::supervisor::{CommandSpec, CreateSpec, Event, ExecuteSpec, Execution, Supervisor};
+use crate::supervisor::{
+    CommandOutcome, CommandSpec, CreateSpec, Event, ExecuteSpec, Execution, Supervisor,
+};
 
 /// Bytes of a file that `read_file` gives as text or base64: what a model can take in at once.
 const READ_TEXT_BYTES: u64 = 1024 * 1024;
@@ -167,7 +169,7 @@ impl Tools {
         };
         tokio::select! {
             () = context.ct.cancelled() => interrupted(),
-            outcome = self.app.supervisor.command(&arguments.sandbox_id, spec) => {
+            outcome = self.command(&arguments.sandbox_id, spec) => {
                 answered(outcome, |outcome| answer::command(&outcome.into()))
             }
         }
@@ -274,6 +276,14 @@ impl Tools {
             }
         }
         Err(execution_lost())
+    }
+
+    async fn command(
+        &self,
+        id: &str,
+        spec: CommandSpec,
+    ) -> Result<CommandOutcome, crate::supervisor::Error> {
+        self.app.supervisor.command(id, spec).await?.finish().await
     }
 
     async fn read(&self, arguments: ReadArguments) -> Result<CallToolResult, Refusal> {
