@@ -13,8 +13,10 @@ use tokio::sync::Notify;
 
 use super::types::{Piece, ProcessEnd, Stream};
 
-/// Each change of streams takes memory beside the bytes: at most one for so many bytes of the limit.
+/// Each change of streams takes memory beside the bytes: at most one for so many bytes of the limit,
 const BYTES_OF_A_SPAN: usize = 16;
+/// and these in any case.
+const SPANS: usize = 16;
 
 /// Output of one process, and its end.
 #[derive(Debug)]
@@ -119,7 +121,8 @@ impl Log {
             state.drop_first(over);
             state.push(stream, bytes);
         }
-        while state.spans.len() > self.limit_bytes / BYTES_OF_A_SPAN + 1 {
+        let most = (self.limit_bytes / BYTES_OF_A_SPAN).max(SPANS);
+        while state.spans.len() > most {
             let oldest = (state.spans[1].1 - state.start) as usize;
             state.drop_first(oldest);
         }
@@ -307,7 +310,7 @@ mod tests {
             log.push(Stream::Stderr, b"e");
         }
         let state = log.state();
-        assert!(state.spans.len() <= 1024 / BYTES_OF_A_SPAN + 1);
+        assert!(state.spans.len() <= 1024 / BYTES_OF_A_SPAN);
         assert!(state.spans.capacity() <= 256 && state.bytes.capacity() <= 2048);
         assert_eq!(state.next_offset(), 200_000);
     }
