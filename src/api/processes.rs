@@ -94,7 +94,9 @@ async fn output(
 ) -> Result<Json<OutputAnswer>, Refusal> {
     let process = app.supervisor.process(&id, &process_id)?;
     let query: OutputQuery = query(&uri)?;
-    let output = process.output(query.offset()?, query.wait()?).await?;
+    // What is kept of a process is few enough bytes for one answer.
+    let (offset, wait) = (query.offset()?, query.wait()?);
+    let output = process.output(offset, usize::MAX, wait).await?;
     Ok(Json(output.into()))
 }
 

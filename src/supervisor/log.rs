@@ -164,17 +164,20 @@ impl Log {
         look_until(&self.read, || (self.state().unread() <= most).then_some(())).await;
     }
 
-    /// Everything that is kept from an offset on, a piece for each change of streams, and whether the
-    /// process had ended by then.
-    pub(super) fn since(&self, offset: u64) -> (Vec<Piece>, Option<ProcessEnd>) {
+    /// What is kept from an offset on, `most` bytes at most, a piece for each change of streams.
+    pub(super) fn since(&self, offset: u64, most: usize) -> Kept {
         let state = self.state();
-        let mut pieces = Vec::new();
-        let mut at = offset;
-        while let Some(piece) = state.piece(at, usize::MAX) {
+        let (mut pieces, mut at, mut left) = (Vec::new(), offset, most);
+        while let Some(piece) = state.piece(at, left).filter(|_| left > 0) {
             at = piece.offset + piece.bytes.len() as u64;
+            left -= piece.bytes.len();
             pieces.push(piece);
         }
-        (pieces, state.end.clone())
+        Kept {
+            pieces,
+            next_offset: state.next_offset(),
+            end: state.end.clone(),
+        }
     }
 
     /// Resolves when something was added after an offset, or the process has ended.
@@ -199,6 +202,16 @@ impl Log {
             offset,
         }
     }
+}
+
+/// A look at a log.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) pieces: Vec<Piece>,
+    /// After everything that was written by then.
+    pub(super) next_offset: u64,
+    /// Where the process had ended by then.
+    pub(super) end: Option<ProcessEnd>,
 }
 
 /// How much of a log must be free.
@@ -268,8 +281,8 @@ mod tests {
 
     fn shown(log: &Log, offset: u64) -> Vec<(Stream, String, u64)> {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        let (pieces, _) = log.since(offset);
-        pieces
+        let kept = log.since(offset, usize::MAX);
+        kept.pieces
             .into_iter()
             .map(|p| (p.stream, text(p.bytes), p.lost_bytes))
             .collect()
@@ -286,6 +299,8 @@ mod tests {
             (Stream::Stderr, "EF".to_owned(), 0),
         ];
         assert_eq!(shown(&log, 0), all);
+        assert_eq!(log.since(0, 3).pieces.len(), 1);
+        assert_eq!(log.since(0, 5).pieces[1].bytes, b"E");
         assert_eq!(shown(&log, 5), [(Stream::Stderr, "F".to_owned(), 0)]);
         log.push(Stream::Stdout, b"ghijk");
         assert_eq!(log.next_offset(), 11);

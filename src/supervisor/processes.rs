@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::command::shell;
 use super::error::{Error, ErrorKind};
-use super::log::Reader;
+use super::log::{Kept, Reader};
 use super::program::{self, Input, Process, Program, process_ended};
 use super::sandbox::{InUse, Sandbox, new_id};
 use super::setup::DEATH_TIMEOUT;
@@ -221,22 +221,25 @@ impl ProcessHandle {
         self.entry.info()
     }
 
-    /// Its output from an offset on. Where there is none yet, waits for some or the end, for `wait`
-    /// at most (60 s).
+    /// Its output from an offset on, about `most` bytes at most. Where there is none yet, waits for
+    /// some or the end, for `wait` at most (60 s).
     ///
     /// # Errors
     /// `Invalid` for an offset past the output so far and for too long a wait.
-    pub async fn output(&self, offset: u64, wait: Duration) -> Result<ProcessOutput, Error> {
+    pub async fn output(
+        &self,
+        offset: u64,
+        most: usize,
+        wait: Duration,
+    ) -> Result<ProcessOutput, Error> {
         plan::check_wait(wait)?;
         self.check_offset(offset)?;
         let _in_use = self.sandbox.begin_use();
         let deadline = Instant::now() + wait;
         loop {
-            let (pieces, end) = self.process().log.since(offset);
-            let seen = pieces
-                .last()
-                .map_or(offset, |p| p.offset + p.bytes.len() as u64);
-            let output = decoded(offset, pieces, end);
+            let kept = self.process().log.since(offset, most);
+            let seen = kept.next_offset;
+            let output = decoded(offset, kept);
             let waited = async {
                 let more = self.process().log.wait_after(seen);
                 timeout_at(deadline, more).await.is_ok()
@@ -391,12 +394,18 @@ impl ProcessHandle {
     }
 }
 
-/// Pieces as text. A character that the last of them has only begun is left for the next time.
-fn decoded(asked: u64, pieces: Vec<Piece>, end: Option<ProcessEnd>) -> ProcessOutput {
+/// Output as text. A character that the last piece has only begun is left for the next time.
+fn decoded(asked: u64, kept: Kept) -> ProcessOutput {
+    let Kept {
+        pieces,
+        next_offset: output_bytes,
+        end,
+    } = kept;
     let mut output = ProcessOutput {
         offset: pieces.first().map_or(asked, |piece| piece.offset),
         next_offset: asked,
         lost_bytes: pieces.first().map_or(0, |piece| piece.lost_bytes),
+        output_bytes,
         chunks: Vec::with_capacity(pieces.len()),
         end,
     };
@@ -415,7 +424,8 @@ fn decoded(asked: u64, pieces: Vec<Piece>, end: Option<ProcessEnd>) -> ProcessOu
             let text = String::from_utf8_lossy(&bytes).into_owned();
             output.chunks.push((piece.stream, text));
         }
-        if n == last && output.end.is_none() && whole >= carried {
+        let all = output.end.is_some() && output.next_offset == output_bytes;
+        if n == last && !all && whole >= carried {
             output.next_offset -= rest.len() as u64;
         } else if !rest.is_empty() {
             begun.push((piece.stream, rest));
@@ -432,30 +442,35 @@ fn decoded(asked: u64, pieces: Vec<Piece>, end: Option<ProcessEnd>) -> ProcessOu
 mod tests {
     use super::*;
 
-    fn pieces(given: &[(Stream, &[u8])]) -> Vec<Piece> {
-        let mut offset = 0;
+    fn kept(given: &[(Stream, &[u8])]) -> Kept {
+        let mut next_offset = 0;
         let piece = |&(stream, bytes): &(Stream, &[u8])| {
-            let at = offset;
-            offset += bytes.len() as u64;
+            let offset = next_offset;
+            next_offset += bytes.len() as u64;
             Piece {
                 stream,
-                offset: at,
+                offset,
                 lost_bytes: 0,
                 bytes: bytes.to_vec(),
             }
         };
-        given.iter().map(piece).collect()
+        let pieces = given.iter().map(piece).collect();
+        Kept {
+            pieces,
+            next_offset,
+            end: None,
+        }
     }
 
     #[test]
     fn characters_are_given_whole() {
         use Stream::{Stderr, Stdout};
-        let cut = pieces(&[
+        let cut = kept(&[
             (Stdout, b"a\xc3"),
             (Stderr, b"e"),
             (Stdout, b"\xa9b\xe6\xbc"),
         ]);
-        let output = decoded(0, cut, None);
+        let output = decoded(0, cut);
         let chunks: Vec<_> = output
             .chunks
             .iter()
@@ -463,9 +478,9 @@ mod tests {
             .collect();
         assert_eq!(chunks, [(Stdout, "a"), (Stderr, "e"), (Stdout, "éb")]);
         assert_eq!(output.next_offset, 5);
-        let lone = decoded(7, Vec::new(), None);
+        let lone = decoded(7, kept(&[]));
         assert_eq!((lone.offset, lone.next_offset), (7, 7));
-        let odd = decoded(0, pieces(&[(Stdout, b"\xc3"), (Stderr, b"x")]), None);
+        let odd = decoded(0, kept(&[(Stdout, b"\xc3"), (Stderr, b"x")]));
         assert_eq!(odd.chunks.len(), 2);
         assert_eq!(odd.next_offset, 2);
     }

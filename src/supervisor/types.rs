@@ -400,9 +400,11 @@ pub struct ProcessOutput {
     pub next_offset: u64,
     /// Bytes between the offset that was asked for and the first that is given.
     pub lost_bytes: u64,
+    /// Written so far: where this is past `next_offset` there is more.
+    pub output_bytes: u64,
     /// In order. Invalid UTF-8 is replaced; a character that is not complete yet comes later.
     pub chunks: Vec<(Stream, String)>,
-    /// `None` while it runs; else nothing follows.
+    /// `None` while it runs; else nothing is written any more.
     pub end: Option<ProcessEnd>,
 }
 

@@ -13,7 +13,9 @@ use serde_json::Value;
 use crate::api::download::mime_of;
 use crate::api::error::Refusal;
 use crate::api::outcome::{Entry, Outcome, Verdict};
-use crate::api::wire::{CommandAnswer, Cost, TouchedFile};
+use crate::api::wire::{
+    CommandAnswer, Cost, OutputAnswer, ProcessAnswer, ProcessEndAnswer, TouchedFile,
+};
 
 /// Displays in other forms, the most readable first; one of each display is shown.
 const TEXTS: [&str; 7] = [
@@ -76,6 +78,8 @@ pub(crate) fn failure(refusal: &Refusal) -> CallToolResult {
              create_sandbox makes a new one"
         }
         "context_not_found" => ". list_contexts shows which there are",
+        "process_not_found" => ". list_processes shows which there are",
+        "process_ended" => ". read_process_output shows what it printed and how it ended",
         "file_not_found" => ". list_files shows what there is",
         _ => "",
     };
@@ -272,6 +276,45 @@ pub(crate) fn command(answer: &CommandAnswer) -> CallToolResult {
     let mut result = success(answer, vec![ContentBlock::text(text)]);
     result.is_error = Some(answer.ended.timed_out || answer.ended.out_of_memory);
     result
+}
+
+/// What became of a process.
+fn fate(state: &str, end: &ProcessEndAnswer) -> String {
+    match (end.exit_code, &end.signal) {
+        (Some(code), Some(signal)) => format!("{state}, {signal}, exit code {code}"),
+        (Some(code), None) => format!("{state}, exit code {code}"),
+        (None, _) => state.to_owned(),
+    }
+}
+
+/// A background process in a list.
+pub(crate) fn process_line(process: &ProcessAnswer) -> String {
+    let command = process.command.as_deref().unwrap_or("a shell");
+    let fate = fate(process.state, &process.end);
+    format!("{} {command:?} ({fate})", process.process_id)
+}
+
+/// Output of a background process, streams told apart, and where to go on.
+pub(crate) fn process_output(answer: &OutputAnswer) -> CallToolResult {
+    let mut text = String::new();
+    if answer.lost_bytes > 0 {
+        let lost = format!(
+            "[{} bytes before this are not kept any more]",
+            answer.lost_bytes
+        );
+        section(&mut text, "", &lost);
+    }
+    for chunk in &answer.chunks {
+        let title = match chunk.stream {
+            "stderr" => "[stderr]\n",
+            _ => "",
+        };
+        section(&mut text, title, &chunk.text);
+    }
+    let fate = fate(answer.state, &answer.end);
+    let end = format!("[{fate}] next_offset {}", answer.next_offset);
+    section(&mut text, "", &end);
+    success(answer, vec![ContentBlock::text(text)])
 }
 
 #[cfg(test)]

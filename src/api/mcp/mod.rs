@@ -6,6 +6,7 @@
 
 mod answer;
 mod contexts;
+mod processes;
 mod schema;
 mod sessions;
 mod tools;

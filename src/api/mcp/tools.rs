@@ -150,7 +150,8 @@ impl Tools {
         title = "Run a shell command",
         description = "Run a command line with bash in a sandbox's working directory and return \
             its output and exit code. It sees the same files as the Python code but not its \
-            variables. Nothing reads its standard input; the network is not available.",
+            variables. Its standard input is empty; the network is not available. What should go on \
+            running while you do something else, start with start_process.",
         output_schema = schema_for_output::<CommandAnswer>(),
         annotations(destructive_hint = true, idempotent_hint = false, open_world_hint = false)
     )]
@@ -244,7 +245,7 @@ impl Tools {
     pub(crate) fn new(app: Arc<App>) -> Self {
         Self {
             app,
-            router: Arc::new(Self::tool_router() + Self::context_router()),
+            router: Arc::new(Self::tool_router() + Self::context_router() + Self::process_router()),
         }
     }
 

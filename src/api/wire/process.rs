@@ -214,9 +214,11 @@ pub(crate) struct OutputAnswer {
     pub(crate) next_offset: u64,
     /// Bytes since the offset asked for that were dropped because too much came after them.
     pub(crate) lost_bytes: u64,
+    /// Bytes written so far; when this is more than next_offset, ask again at once.
+    output_bytes: u64,
     /// In the order in which it was written.
     pub(crate) chunks: Vec<OutputChunk>,
-    /// `running` or `exited`; nothing follows after the latter.
+    /// `running`, or `exited`: nothing is written any more.
     pub(crate) state: &'static str,
     #[serde(flatten)]
     pub(crate) end: ProcessEndAnswer,
@@ -239,6 +241,7 @@ impl From<ProcessOutput> for OutputAnswer {
             offset: output.offset,
             next_offset: output.next_offset,
             lost_bytes: output.lost_bytes,
+            output_bytes: output.output_bytes,
             chunks: chunks
                 .map(|(stream, text)| OutputChunk {
                     stream: stream.as_str(),
