@@ -1,7 +1,7 @@
 //! Init: PID 1 of a sandbox, forked from the nursery without exec.
 //!
-//! It sets the sandbox up, locks itself down and then only forks: commands and file work run in
-//! children with the user's identity. It parses nothing that user code wrote. User code can neither
+//! It sets the sandbox up, locks itself down and then only forks, and signals what it forked: commands
+//! and file work run in children with the user's identity. It parses nothing that user code wrote. User code can neither
 //! signal it (PID 1 of its namespace, other uid) nor trace it (non-dumpable).
 
 use std::collections::HashMap;
