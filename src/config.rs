@@ -8,6 +8,8 @@ use serde::Deserialize;
 
 /// A sandbox with less memory could not start a kernel.
 pub const MIN_MEMORY_BYTES: u64 = 64 * MIB;
+/// Less would not hold a screenful of a terminal.
+const MIN_BACKGROUND_OUTPUT_BYTES: usize = 4096;
 const MIB: u64 = 1024 * 1024;
 
 /// The whole configuration.
@@ -42,7 +44,9 @@ pub struct Server {
     pub max_upload_bytes: u64,
     /// Largest body of any other request, bytes.
     pub max_body_bytes: u64,
-    /// Connections at once.
+    /// Largest frame and message that a WebSocket takes, bytes.
+    pub max_frame_bytes: usize,
+    /// Connections at once, those that became WebSockets included.
     pub max_connections: usize,
     /// Seconds in which a request's head must have arrived.
     pub header_timeout_seconds: u64,
@@ -122,6 +126,12 @@ pub struct Limits {
     pub contexts: usize,
     /// Checkpoints of a sandbox that clients asked for.
     pub checkpoints: usize,
+    /// Background processes of a sandbox that run at once; as many that have ended are kept.
+    pub background_processes: usize,
+    /// Bytes of output, both streams together, that are kept of a background process: the last.
+    pub background_output_bytes: usize,
+    /// Seconds that a request may take to write to a process that does not read.
+    pub stdin_seconds: u64,
 }
 
 /// Limits of the service.
@@ -189,6 +199,14 @@ impl Config {
         if limits.contexts == 0 {
             return Err("limits.contexts must be 1 or more: every sandbox has one".into());
         }
+        if limits.background_output_bytes < MIN_BACKGROUND_OUTPUT_BYTES {
+            return Err(format!(
+                "limits.background_output_bytes must be {MIN_BACKGROUND_OUTPUT_BYTES} or more"
+            ));
+        }
+        if limits.stdin_seconds == 0 {
+            return Err("limits.stdin_seconds must be 1 or more".into());
+        }
         if self.service.pool > self.service.max_sandboxes {
             return Err("service.pool must be at most service.max_sandboxes".into());
         }
@@ -224,6 +242,7 @@ impl Default for Server {
             allowed_origins: Vec::new(),
             max_upload_bytes: 1024 * MIB,
             max_body_bytes: 32 * MIB,
+            max_frame_bytes: MIB as usize,
             max_connections: 4096,
             header_timeout_seconds: 15,
             body_timeout_seconds: 60,
@@ -260,6 +279,9 @@ impl Default for Limits {
             queue: 16,
             contexts: 16,
             checkpoints: 16,
+            background_processes: 16,
+            background_output_bytes: MIB as usize,
+            stdin_seconds: 10,
         }
     }
 }

@@ -11,7 +11,8 @@
 //!       ├─ init      PID 1 inside, forked from the nursery. Reaps, starts commands and file work.
 //!       ├─ kernels   forked from the zygote into the sandbox, one a context: IPython, the user's code
 //!       │            (and, asleep beside each, its checkpoint: the kernel as it was before the next code)
-//!       ├─ commands  children of init with the user's identity
+//!       ├─ commands  children of init with the user's identity, and processes in the background; a
+//!       │            terminal is opened inside, and its controlling side passed up
 //!       └─ file work children of init with the user's identity; files are passed up as descriptors
 //! ```
 //!
@@ -23,7 +24,7 @@
 //! | supervisor – zygote | the same ([`kernel::protocol`]) | yes: it never runs user code |
 //! | supervisor – init | the same, a reply socket for each request | yes |
 //! | supervisor – kernel | stream socket, framed JSON, and two pipes | no |
-//! | supervisor – file work, command | reply socket, pipes | no |
+//! | supervisor – file work, command | reply socket, pipes or a terminal | no |
 //!
 //! # Invariants
 //!

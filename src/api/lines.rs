@@ -35,19 +35,23 @@ impl Format {
 }
 
 /// A silent execution says something this often, so that proxies and clients see it alive.
-const KEEPALIVE: Duration = Duration::from_secs(5);
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// The format that the client asks for with its `Accept`, lines where it takes both.
-pub(crate) fn accepted(headers: &HeaderMap) -> Option<Format> {
-    [Format::Lines, Format::ServerSent]
-        .into_iter()
-        .find(|format| accepts(headers, format.mime()))
+/// The format of the stream that the client asks for, with its `Accept` or in the body; lines where it
+/// takes both.
+pub(crate) fn wanted(stream: Option<bool>, headers: &HeaderMap) -> Option<Format> {
+    let formats = [Format::Lines, Format::ServerSent];
+    let accepted = formats.into_iter().find(|f| accepts(headers, f.mime()));
+    match stream {
+        Some(true) => accepted.or(Some(Format::Lines)),
+        Some(false) => None,
+        None => accepted,
+    }
 }
 
 /// The answer that streams; dropping it drops the execution.
 pub(crate) fn response(format: Format, sandbox_id: String, execution: Execution) -> Response {
-    let body = Body::from_stream(events(format, sandbox_id, execution));
-    ([(header::CONTENT_TYPE, format.mime())], body).into_response()
+    format.response(events(format, sandbox_id, execution))
 }
 
 fn events(
@@ -77,7 +81,16 @@ fn lost() -> Value {
 }
 
 impl Format {
-    fn written(self, values: &[Value]) -> Bytes {
+    /// An answer of what [`Format::written`] gives.
+    pub(crate) fn response(
+        self,
+        pieces: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
+    ) -> Response {
+        let body = Body::from_stream(pieces);
+        ([(header::CONTENT_TYPE, self.mime())], body).into_response()
+    }
+
+    pub(crate) fn written(self, values: &[Value]) -> Bytes {
         let mut bytes = Vec::new();
         for value in values {
             if let Self::ServerSent = self {

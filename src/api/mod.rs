@@ -4,7 +4,9 @@
 //! TcpListener ─ connections ≤ max_connections, header and stall timeouts     server, socket
 //!   └─ every request: panic → 500, Host, Origin, CORS, key                   server, guard
 //!        ├─ /sandbox/…, /sandboxes, /health   body → wire → Supervisor       rest, upload, download
-//!        │     └─ execute: events → one outcome, or a stream of them         outcome, lines
+//!        │     ├─ execute: events → one outcome, or a stream of them         outcome, lines
+//!        │     ├─ command: likewise                                          commands
+//!        │     └─ processes; a WebSocket takes the connection over           processes, attach
 //!        └─ /mcp                              rmcp → tools → Supervisor      mcp
 //! ```
 //!
@@ -13,8 +15,10 @@
 //! code unless it said otherwise, while sandboxes are made and closed to the end (`whole`); every failure becomes an
 //! answer in [`error`], nowhere else; nothing reads a body without a limit and a stall timeout.
 
+mod attach;
 mod body;
 mod checkpoints;
+mod commands;
 mod contexts;
 mod download;
 mod encoder;
@@ -23,6 +27,7 @@ mod guard;
 mod lines;
 mod mcp;
 mod outcome;
+mod processes;
 mod rest;
 mod server;
 mod socket;

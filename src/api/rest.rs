@@ -16,13 +16,10 @@ use serde_json::{Value, json};
 
 use super::body::{self, Media};
 use super::error::Refusal;
-use super::lines::Format;
 use super::outcome::{Outcome, gather};
-use super::wire::{
-    CommandAnswer, CommandRequest, CreateRequest, Created, ExecuteRequest, File, Listed,
-};
-use super::{App, checkpoints, contexts, download, lines, upload, whole};
-use crate::supervisor::{CommandSpec, CreateSpec, ExecuteSpec};
+use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
+use super::{App, checkpoints, commands, contexts, download, lines, processes, upload, whole};
+use crate::supervisor::{CreateSpec, ExecuteSpec};
 
 /// Routes and what answers where there is none.
 pub(crate) fn routes() -> Router<Arc<App>> {
@@ -31,13 +28,14 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/sandboxes", get(list))
         .route("/sandbox/create", post(create))
         .route("/sandbox/{id}/execute", post(execute))
-        .route("/sandbox/{id}/command", post(command))
+        .route("/sandbox/{id}/command", post(commands::command))
         .route("/sandbox/{id}/upload", post(upload::upload))
         .route("/sandbox/{id}/files", get(files))
         .route("/sandbox/{id}/download/{*path}", get(download::download))
         .route("/sandbox/{id}/close", post(close))
         .merge(contexts::routes())
         .merge(checkpoints::routes())
+        .merge(processes::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
 }
@@ -116,12 +114,7 @@ async fn execute(
     request
         .on_disconnect
         .get_or_insert(app.server.on_disconnect);
-    let accepted = lines::accepted(&headers);
-    let format = match request.stream {
-        Some(true) => accepted.or(Some(Format::Lines)),
-        Some(false) => None,
-        None => accepted,
-    };
+    let format = lines::wanted(request.stream, &headers);
     let execution = app
         .supervisor
         .execute(&id, ExecuteSpec::try_from(request)?)
@@ -167,20 +160,6 @@ async fn execute_request(
         })
 }
 
-async fn command(
-    State(app): State<Arc<App>>,
-    SandboxId(id): SandboxId,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Json<CommandAnswer>, Refusal> {
-    app.supervisor.info(&id)?;
-    let bytes = body::read(&headers, body, app.body_limit(), app.stall()).await?;
-    let request: CommandRequest = json_of(&headers, &bytes)?;
-    let spec = CommandSpec::try_from(request)?;
-    let outcome = app.supervisor.command(&id, spec).await?;
-    Ok(Json(outcome.into()))
-}
-
 async fn files(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
@@ -199,6 +178,16 @@ pub(super) async fn optional<T: DeserializeOwned + Default>(
     if bytes.is_empty() {
         return Ok(T::default());
     }
+    json_of(headers, &bytes)
+}
+
+/// A JSON body.
+pub(super) async fn required<T: DeserializeOwned>(
+    app: &App,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Refusal> {
+    let bytes = body::read(headers, body, app.body_limit(), app.stall()).await?;
     json_of(headers, &bytes)
 }
 

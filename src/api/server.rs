@@ -12,10 +12,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -174,28 +175,48 @@ async fn accept(
                 continue;
             }
         };
-        let connection = connection(tcp, router.clone(), server, stopping.clone());
-        connections.spawn(connection.map(|()| drop(place)));
+        let place = Place {
+            _permit: Arc::new(place),
+            stopping: stopping.clone(),
+        };
+        connections.spawn(connection(tcp, router.clone(), server, place));
     }
 }
 
-/// HTTP/1.1 on one connection, until it ends or, once stopping, its request has been answered.
+/// A connection's place among those that may be, in every request's extensions: what takes the
+/// connection over from HTTP keeps it, and ends when the service stops.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    _permit: Arc<OwnedSemaphorePermit>,
+    /// Cancelled when the service stops.
+    pub(crate) stopping: CancellationToken,
+}
+
+/// HTTP/1.1 on one connection, until it ends, is taken over or, once stopping, its request has been
+/// answered.
 fn connection(
     tcp: TcpStream,
     router: Router,
     server: &config::Server,
-    stopping: CancellationToken,
+    place: Place,
 ) -> impl Future<Output = ()> + use<> {
     // Answers are small and waited for: without this, Nagle's algorithm and delayed
     // acknowledgements hold the second packet of an answer back for 40 ms.
     let _ = tcp.set_nodelay(true);
     let socket = Socket::new(tcp, Duration::from_secs(server.body_timeout_seconds));
+    let stopping = place.stopping.clone();
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request| {
+        request.extensions_mut().insert(place.clone());
+        router.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_secs(server.header_timeout_seconds))
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADERS)
-        .serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(socket), service)
+        .with_upgrades();
     async move {
         let mut connection = std::pin::pin!(connection);
         let ended: Result<(), hyper::Error> = tokio::select! {

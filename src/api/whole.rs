@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::supervisor::{
     BranchInfo, CheckpointInfo, ContextInfo, ContextSpec, CreateSpec, Error, ErrorKind, ForkSpec,
-    SandboxInfo, Supervisor,
+    ProcessInfo, ProcessSpec, SandboxInfo, Supervisor,
 };
 
 /// Runs a verb to its end.
@@ -66,6 +66,21 @@ pub(crate) async fn create_context(
     told(
         async move { verb.create_context(&id, spec).await },
         |made: ContextInfo| async move { undo.delete_context(&of, &made.id).await },
+    )
+    .await
+}
+
+/// Starts a background process, and deletes it again when nobody is left to be told its id.
+pub(crate) async fn start_process(
+    supervisor: &Supervisor,
+    id: &str,
+    spec: ProcessSpec,
+) -> Result<ProcessInfo, Error> {
+    let (verb, undo) = (supervisor.clone(), supervisor.clone());
+    let (id, of) = (id.to_owned(), id.to_owned());
+    told(
+        async move { verb.start_process(&id, spec).await },
+        |made: ProcessInfo| async move { undo.process(&of, &made.id)?.delete().await },
     )
     .await
 }

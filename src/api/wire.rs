@@ -1,5 +1,7 @@
 //! What travels: request bodies in, answers out. Names and shapes are the contract's.
 
+mod process;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,10 +12,11 @@ use serde_json::Value;
 
 use super::error::Refusal;
 use crate::supervisor::{
-    BranchInfo, Change, CheckpointInfo, CommandOutcome, CommandSpec, ContextInfo, ContextSpec,
-    CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore, SandboxInfo,
-    Usage,
+    BranchInfo, Change, CheckpointInfo, CommandEnded, CommandOutcome, CommandSpec, ContextInfo,
+    ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
+    SandboxInfo, Usage,
 };
+pub(crate) use process::*;
 
 /// Body of `POST /sandbox/create`.
 #[derive(Debug, Default, Deserialize)]
@@ -267,6 +270,8 @@ const FILES_ARE_SHARED: &str =
 pub(crate) struct CommandRequest {
     command: String,
     #[serde(default)]
+    pub(crate) stream: Option<bool>,
+    #[serde(default)]
     timeout_seconds: Option<f64>,
     #[serde(default)]
     cwd: Option<String>,
@@ -356,6 +361,14 @@ pub(crate) struct CommandAnswer {
     pub(crate) stdout: String,
     /// What it wrote to standard error.
     pub(crate) stderr: String,
+    #[serde(flatten)]
+    pub(crate) ended: CommandEnd,
+}
+
+/// How a command ended.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(crate) struct CommandEnd {
     /// 0 for success; 128 + n when signal n ended it; 124 when its time was over.
     pub(crate) exit_code: i32,
     /// Its time was over and it was killed.
@@ -370,15 +383,23 @@ pub(crate) struct CommandAnswer {
 
 impl From<CommandOutcome> for CommandAnswer {
     fn from(outcome: CommandOutcome) -> Self {
-        let dropped = [outcome.stdout_dropped_bytes, outcome.stderr_dropped_bytes];
         Self {
             stdout: outcome.stdout,
             stderr: outcome.stderr,
-            exit_code: outcome.exit_code,
-            timed_out: outcome.timed_out,
-            out_of_memory: outcome.out_of_memory,
+            ended: outcome.ended.into(),
+        }
+    }
+}
+
+impl From<CommandEnded> for CommandEnd {
+    fn from(ended: CommandEnded) -> Self {
+        let dropped = [ended.stdout_dropped_bytes, ended.stderr_dropped_bytes];
+        Self {
+            exit_code: ended.exit_code,
+            timed_out: ended.timed_out,
+            out_of_memory: ended.out_of_memory,
             truncated: dropped.iter().any(|&bytes| bytes > 0),
-            wall_seconds: outcome.wall.as_secs_f64(),
+            wall_seconds: ended.wall.as_secs_f64(),
         }
     }
 }

@@ -23,8 +23,8 @@ use super::error::{Context, Error};
 use super::host_root::{HostRoots, tmpfs_takes_user_xattrs};
 use super::posture::Namespaces;
 use super::spec::{
-    BLOCK_IDS, FileWork, FromNursery, MIRROR_OWNER, NurseryRequest, NurserySetup, NurseryVerb,
-    Reply, SandboxSpec, ToInit,
+    BLOCK_IDS, Command, FileWork, FromNursery, MIRROR_OWNER, NurseryRequest, NurserySetup,
+    NurseryVerb, Reply, SandboxSpec, ToInit,
 };
 use super::sys::{self, Fork, Image};
 
@@ -449,21 +449,31 @@ impl Init {
         &self.namespaces
     }
 
-    /// Starts a command; its end comes as [`Reply::Exited`] on the channel returned.
+    /// Starts a command in a cgroup; on the channel returned come [`Reply::Begun`] and
+    /// [`Reply::Exited`]. `streams` are its standard ones, none for a command on a terminal.
     pub async fn command(
         &self,
-        argv: Vec<String>,
-        env: BTreeMap<String, String>,
-        cwd: Option<String>,
+        command: Command,
         cgroup: BorrowedFd<'_>,
-        streams: [BorrowedFd<'_>; 3],
+        streams: &[BorrowedFd<'_>],
     ) -> Result<Channel, Error> {
-        let [stdin, stdout, stderr] = streams;
-        self.request(
-            &ToInit::Command { argv, env, cwd },
-            &[cgroup, stdin, stdout, stderr],
-        )
-        .await
+        let fds = [&[cgroup], streams].concat();
+        self.request(&ToInit::Command(command), &fds).await
+    }
+
+    /// Signals the process group of a command that has begun and of which [`Reply::Exited`] has not
+    /// come; false for one that has ended meanwhile.
+    pub async fn signal(&self, pid: i32, signal: i32) -> Result<bool, Error> {
+        let reply = self.request(&ToInit::Signal { pid, signal }, &[]).await?;
+        let answer = timeout(SETUP_TIMEOUT, reply.receive())
+            .await
+            .map_err(|_| Error::Refused("init does not answer".into()))?
+            .context("hear from init")?;
+        let answer = answer.map(|packet| packet.decode()).transpose();
+        Ok(matches!(
+            answer.context("read init's answer")?,
+            Some(Reply::Ok {})
+        ))
     }
 
     /// Watches a process that init has inherited; its end comes as [`Reply::Exited`] on the channel

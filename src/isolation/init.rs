@@ -1,7 +1,7 @@
 //! Init: PID 1 of a sandbox, forked from the nursery without exec.
 //!
-//! It sets the sandbox up, locks itself down and then only forks: commands and file work run in
-//! children with the user's identity. It parses nothing that user code wrote. User code can neither
+//! It sets the sandbox up, locks itself down and then only forks, and signals what it forked: commands
+//! and file work run in children with the user's identity. It parses nothing that user code wrote. User code can neither
 //! signal it (PID 1 of its namespace, other uid) nor trace it (non-dumpable).
 
 use std::collections::HashMap;
@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
 
@@ -17,8 +18,8 @@ use super::error::{Context, Error};
 use super::identity::{Limits, Root, Sealed, reduce_init};
 use super::inbox::{Event, Inbox};
 use super::seccomp::Filters;
-use super::spec::{FileWork, HOME, Reply, SandboxSpec, ToInit};
-use super::{filework, rootfs, sys};
+use super::spec::{Command, FileWork, HOME, Reply, SandboxSpec, ToInit, WindowSize};
+use super::{filework, rootfs, sys, terminal};
 
 /// Descriptors that a file worker keeps are at this number and above; init itself has a few dozen.
 const KEPT_FDS: i32 = 1000;
@@ -182,9 +183,10 @@ impl Init<'_> {
         let mut fds = packet.fds.into_iter();
         let Some(reply) = fds.next() else { return };
         let done = match request {
-            Ok(ToInit::Command { argv, env, cwd }) => {
-                self.command(reply, fds.collect(), &Command { argv, env, cwd })
-            }
+            Ok(ToInit::Command(command)) => self.command(reply, fds.collect(), &command),
+            Ok(ToInit::Signal { pid, signal }) => self
+                .signal(pid, signal, reply.as_fd())
+                .map_err(|e| (e, Some(reply))),
             Ok(ToInit::Watch { pid }) => {
                 self.watched.insert(pid, reply);
                 Ok(())
@@ -205,11 +207,22 @@ impl Init<'_> {
         fds: Vec<OwnedFd>,
         command: &Command,
     ) -> Result<(), (Error, Option<OwnedFd>)> {
-        let Ok([cgroup, stdin, stdout, stderr]) = <[OwnedFd; 4]>::try_from(fds) else {
-            return Err((
-                Error::Refused("a command needs four descriptors".into()),
-                Some(reply),
-            ));
+        let mut fds = fds.into_iter();
+        let (cgroup, streams) = (
+            fds.next(),
+            <[OwnedFd; 3]>::try_from(Vec::from_iter(fds)).ok(),
+        );
+        let streams = match (command.terminal, streams) {
+            (Some(size), None) => Streams::Terminal(size),
+            (None, Some(streams)) => Streams::Given(streams),
+            _ => {
+                let wrong = "a command has either a terminal or three streams";
+                return Err((Error::Refused(wrong.into()), Some(reply)));
+            }
+        };
+        let Some(cgroup) = cgroup else {
+            let wrong = "a command needs a cgroup";
+            return Err((Error::Refused(wrong.into()), Some(reply)));
         };
         match sys::fork_into(0, Some(cgroup.as_fd())) {
             Err(e) => Err((Error::step("fork")(e), Some(reply))),
@@ -218,7 +231,7 @@ impl Init<'_> {
                 Ok(())
             }
             Ok(sys::Fork::Child) => {
-                let error = self.become_command(command, reply.as_fd(), &[stdin, stdout, stderr]);
+                let error = self.become_command(command, reply.as_fd(), &streams);
                 refuse(reply.as_fd(), &error);
                 sys::exit_now(EXIT_NOT_STARTED)
             }
@@ -226,23 +239,31 @@ impl Init<'_> {
     }
 
     /// In the child: returns only when it failed.
-    fn become_command(
-        &self,
-        command: &Command,
-        reply: BorrowedFd<'_>,
-        streams: &[OwnedFd; 3],
-    ) -> Error {
+    fn become_command(&self, command: &Command, reply: BorrowedFd<'_>, streams: &Streams) -> Error {
         let prepared = || -> Result<_, Error> {
             setsid().context("start a session")?;
+            // Whoever started the service may have ignored some, as a shell does for what it runs in
+            // the background; exec keeps that, and the program would never see them.
+            for signal in Signal::iterator() {
+                sys::ignore_signal(signal as i32, false);
+            }
             let argv = c_strings(command.argv.iter().cloned())?;
             let env = c_strings(command.env.iter().map(|(k, v)| format!("{k}={v}")))?;
-            for (target, stream) in streams.iter().enumerate() {
-                sys::place_fd(stream.as_fd(), target as i32).context("place a stream")?;
+            if let Streams::Given(streams) = streams {
+                place_streams(streams.each_ref().map(AsFd::as_fd))?;
             }
             let reply =
                 rustix::io::fcntl_dupfd_cloexec(reply, 100).context("keep the reply socket")?;
             sys::close_range_cloexec(3).context("mark descriptors")?;
             let dropped = self.root().drop_identity(&self.limits())?;
+            // Opened by the user, who thereby owns it, and before the filters could be in the way.
+            let terminal = match streams {
+                Streams::Terminal(size) => Some(terminal::open(*size)?),
+                Streams::Given(_) => None,
+            };
+            if let Some(terminal) = &terminal {
+                place_streams([terminal.device.as_fd(); 3])?;
+            }
             let cwd = command.cwd.as_deref().unwrap_or(".");
             if rustix::process::chdir(HOME).is_err() {
                 // User code has closed it, and may want to open it again.
@@ -250,7 +271,13 @@ impl Init<'_> {
             }
             rustix::process::chdir(cwd).context(format!("enter {cwd:?}"))?;
             let sealed = dropped.seal(self.filters())?;
-            std::mem::forget(reply);
+            let begun = Reply::Begun {
+                pid: std::process::id() as i32,
+            };
+            let controller = terminal.as_ref().map(|t| t.controller.as_fd());
+            channel::send_json(reply.as_fd(), &begun, controller.as_slice())
+                .context("tell of the start")?;
+            std::mem::forget((reply, terminal));
             Ok((sealed, argv, env))
         };
         match prepared() {
@@ -260,6 +287,18 @@ impl Init<'_> {
             },
             Err(e) => e,
         }
+    }
+
+    /// Signals the group of a child that was not reaped yet: until then neither its id nor that of
+    /// its group can name another.
+    fn signal(&self, pid: i32, signal: i32, reply: BorrowedFd<'_>) -> Result<(), Error> {
+        let group = rustix::process::Pid::from_raw(pid).filter(|_| self.watched.contains_key(&pid));
+        let signal = rustix::process::Signal::from_named_raw(signal);
+        let (Some(group), Some(signal)) = (group, signal) else {
+            return Err(Error::Refused(format!("no process {pid} to signal")));
+        };
+        rustix::process::kill_process_group(group, signal).context("signal a process group")?;
+        channel::send_json(reply, &Reply::Ok {}, &[]).context("answer")
     }
 
     fn file(
@@ -319,21 +358,32 @@ impl Init<'_> {
     }
 }
 
-struct Command {
-    argv: Vec<String>,
-    env: std::collections::BTreeMap<String, String>,
-    cwd: Option<String>,
+/// Standard streams of a command.
+enum Streams {
+    Given([OwnedFd; 3]),
+    /// To be opened inside.
+    Terminal(WindowSize),
+}
+
+fn place_streams(streams: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
+    for (target, stream) in streams.into_iter().enumerate() {
+        sys::place_fd(stream, target as i32).context("place a stream")?;
+    }
+    Ok(())
 }
 
 /// The word of [`Reply::Failed`] when the sandbox has as many processes as it may.
 pub const NO_PROCESS: &str = "no_process";
 /// The word when a command's working directory cannot be entered.
 pub const BAD_CWD: &str = "bad_cwd";
+/// The word when the sandbox has as many terminals as it may.
+pub const NO_TERMINAL: &str = "no_terminal";
 
 fn refuse(reply: BorrowedFd<'_>, error: &Error) {
     let code = match error {
         Error::Step { source, .. } if source.raw_os_error() == Some(libc::EAGAIN) => NO_PROCESS,
         Error::Step { step, .. } if step.starts_with("enter ") => BAD_CWD,
+        Error::Step { step, .. } if step == terminal::OPEN => NO_TERMINAL,
         _ => "not_started",
     };
     let failed = Reply::Failed {

@@ -16,5 +16,6 @@ mod rootfs;
 pub mod seccomp;
 pub mod spec;
 pub(crate) mod sys;
+pub(crate) mod terminal;
 
 pub use error::{Context, Error};

@@ -99,15 +99,17 @@ pub struct SandboxSpec {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToInit {
-    /// Run a program as the user. Descriptors: `[0]` reply socket, `[1]` cgroup v2 directory,
+    /// Run a program as the user; answers with [`Reply::Begun`] and, at its end, [`Reply::Exited`].
+    /// Descriptors: `[0]` reply socket, `[1]` cgroup v2 directory and, unless it gets a terminal,
     /// `[2]` stdin, `[3]` stdout, `[4]` stderr.
-    Command {
-        /// Program (absolute path) and arguments.
-        argv: Vec<String>,
-        /// Complete environment.
-        env: BTreeMap<String, String>,
-        /// Relative to the working directory, or absolute.
-        cwd: Option<String>,
+    Command(Command),
+    /// Signal the process group of a program that was started by [`ToInit::Command`]; answers with
+    /// [`Reply::Ok`]. Descriptors: `[0]` reply socket.
+    Signal {
+        /// As [`Reply::Begun`] told.
+        pid: i32,
+        /// Its number.
+        signal: i32,
     },
     /// Tell how a process ends that is init's child because its own parent has ended: an answer is
     /// [`Reply::Exited`]. Descriptors: `[0]` reply socket.
@@ -121,6 +123,28 @@ pub enum ToInit {
         /// What to do.
         work: FileWork,
     },
+}
+
+/// A program, as init starts it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Command {
+    /// Program (absolute path) and arguments.
+    pub argv: Vec<String>,
+    /// Complete environment.
+    pub env: BTreeMap<String, String>,
+    /// Relative to the working directory, or absolute.
+    pub cwd: Option<String>,
+    /// Runs on a terminal of the sandbox's own with this size, as the leader of its session.
+    pub terminal: Option<WindowSize>,
+}
+
+/// Size of a terminal, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowSize {
+    /// Width.
+    pub columns: u16,
+    /// Height.
+    pub rows: u16,
 }
 
 /// File work, done inside by a process with the user's identity. Paths are raw bytes relative to
@@ -167,6 +191,12 @@ pub enum Reply {
     Entries {
         /// Some files.
         entries: Vec<Entry>,
+    },
+    /// A program is about to be executed: nothing of it can fail any more but the execution itself.
+    /// Where it gets a terminal, the controlling side of it comes with the packet.
+    Begun {
+        /// Its id inside.
+        pid: i32,
     },
     /// The command ended; sent by init itself.
     Exited {

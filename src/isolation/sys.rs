@@ -292,6 +292,18 @@ pub fn ignore_signal(signal: libc::c_int, ignore: bool) {
     unsafe { libc::signal(signal, action) };
 }
 
+/// Signals the foreground process group of the terminal that `controller` controls (`TIOCSIG`): the
+/// kernel takes SIGINT, SIGQUIT and SIGTSTP, those of the terminal's keys.
+pub fn signal_foreground(controller: BorrowedFd<'_>, signal: libc::c_int) -> io::Result<()> {
+    // _IOW('T', 0x36, int), which libc has no name for.
+    const TIOCSIG: libc::Ioctl = 0x4004_5436;
+    // SAFETY: this request takes the number itself, so the kernel touches no memory of ours.
+    match unsafe { libc::ioctl(controller.as_raw_fd(), TIOCSIG, signal) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// Registers a descriptor with tokio's reactor.
 pub fn watch(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` names one descriptor, which stays open until it is dropped, and the

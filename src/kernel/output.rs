@@ -129,7 +129,7 @@ impl Output {
 }
 
 /// Length of a character that has begun at the end of `bytes` but is not complete (0 to 3).
-fn incomplete_suffix(bytes: &[u8]) -> usize {
+pub(crate) fn incomplete_suffix(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
         Ok(_) => 0,
         Err(_) => {

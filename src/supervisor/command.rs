@@ -1,242 +1,180 @@
-//! Shell commands: started by init in a cgroup of their own, so that their whole tree can be killed.
+//! Shell commands that somebody waits for.
 
-use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::pipe::{PipeFlags, pipe_with};
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe::Receiver as PipeReader;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::Instant;
 
-use super::error::{Error, ErrorKind};
-use super::sandbox::Sandbox;
-use super::types::{CommandOutcome, CommandSpec};
-use crate::isolation::channel::Channel;
-use crate::isolation::init::{BAD_CWD, NO_PROCESS};
-use crate::isolation::spec::Reply;
-use crate::isolation::{self, Context};
-use crate::kernel::output::{Output, PIPE_BYTES, PIPE_MOST_BYTES, read_now};
+use super::error::Error;
+use super::log::Reader;
+use super::program::{self, Input, Process, Program};
+use super::sandbox::{InUse, Sandbox};
+use super::types::{
+    CommandEnded, CommandEvent, CommandOutcome, CommandSpec, Piece, ProcessEnd, Stream,
+};
+use crate::kernel::output::{Output, PIPE_BYTES};
 
-/// What `timeout(1)` exits with.
-const EXIT_TIMED_OUT: i32 = 124;
-/// What a shell exits with for a child that signal n ended: this plus n.
-const EXIT_SIGNALLED: i32 = 128;
-/// Longest that a killed command is waited for.
-const DEATH_TIME: Duration = Duration::from_millis(500);
+/// Output between a command and whoever reads it: four times what a pipe holds, so that what is left
+/// in both pipes at its end finds room.
+const LOG_BYTES: usize = 8 * PIPE_BYTES;
 
-/// Kills the command's processes when the future that runs it is dropped.
-struct Leaf<'a> {
-    sandbox: &'a Sandbox,
-    name: String,
-    finished: bool,
+/// A running command: events until [`CommandEvent::Ended`], which is always last. Its output waits
+/// for its reader. Dropping it before the end kills the command's processes.
+#[derive(Debug)]
+pub struct RunningCommand {
+    sandbox: Arc<Sandbox>,
+    process: Arc<Process>,
+    reader: Reader,
+    stdout: Kept,
+    stderr: Kept,
+    /// What comes next.
+    ready: VecDeque<CommandEvent>,
+    ended: bool,
+    _in_use: InUse<Arc<Sandbox>>,
 }
 
-impl Drop for Leaf<'_> {
+/// One stream, up to the limit.
+#[derive(Debug)]
+struct Kept {
+    output: Output,
+    /// Dropped before it was read.
+    lost_bytes: u64,
+}
+
+impl Drop for RunningCommand {
     fn drop(&mut self) {
-        if !self.finished {
-            let _ = self.sandbox.cgroup.kill_leaf(&self.name);
+        if self.process.log.ended().is_none() {
+            self.process.kill(&self.sandbox);
         }
-        // A daemon that the command left keeps the leaf: later commands look again.
-        let mut left = self.sandbox.left_leaves.lock().expect("not poisoned");
-        left.push(std::mem::take(&mut self.name));
-        left.retain(|name| !self.sandbox.cgroup.remove_leaf(name));
     }
 }
 
-/// Runs a command to its end.
-pub async fn run(sandbox: &Sandbox, spec: CommandSpec) -> Result<CommandOutcome, Error> {
-    let _in_use = sandbox.begin_use();
+/// Starts a command.
+pub(super) async fn start(
+    sandbox: &Arc<Sandbox>,
+    spec: CommandSpec,
+) -> Result<RunningCommand, Error> {
+    let in_use = InUse::of(Arc::clone(sandbox));
     let limits = &sandbox.host.config.limits;
-    let deadline = Instant::now()
-        + spec
-            .timeout
-            .unwrap_or(Duration::from_secs(limits.timeout_seconds));
-    let started = Instant::now();
-    let oom_kills = sandbox.cgroup.oom_kills();
-    let number = sandbox.next_command.fetch_add(1, Ordering::Relaxed);
-    let mut leaf = Leaf {
-        sandbox,
-        name: format!("command-{number}"),
-        finished: false,
+    let longest = spec
+        .timeout
+        .unwrap_or(Duration::from_secs(limits.timeout_seconds));
+    let program = Program {
+        argv: shell(&spec.command),
+        cwd: spec.cwd,
+        env: spec.env,
+        input: Input::Empty,
+        deadline: Some(Instant::now() + longest),
+        log_bytes: LOG_BYTES,
     };
-    let start = start(sandbox, &leaf.name, &spec).await;
-    let Started {
-        reply,
-        stdout,
-        stderr,
-    } = start.map_err(|e| {
-        if let Err(closing) = sandbox.refuse_closing() {
-            return closing;
-        }
-        tracing::error!(sandbox = sandbox.id(), "no command: {e}");
-        not_started()
-    })?;
-    let mut watch = Watch {
-        stdout,
-        stderr,
-        out: Output::new(limits.output_bytes),
-        err: Output::new(limits.output_bytes),
-        texts: (String::new(), String::new()),
+    let process = program::start(sandbox, program).await?;
+    let kept = || Kept {
+        output: Output::new(limits.output_bytes),
+        lost_bytes: 0,
     };
-    let end = watch.until_end(&reply, deadline).await;
-    let timed_out = matches!(end, End::TimedOut);
-    if timed_out {
-        let _ = sandbox.cgroup.kill_leaf(&leaf.name);
-        let _ = timeout(DEATH_TIME, reply.receive()).await;
-    }
-    leaf.finished = true;
-    watch.drain();
-    let exit_code = match end {
-        End::TimedOut => EXIT_TIMED_OUT,
-        End::Exited(code) => code,
-        End::NotStarted((code, _)) if code == NO_PROCESS => return Err(Error::too_many_processes()),
-        End::NotStarted((code, detail)) if code == BAD_CWD => {
-            return Err(Error::invalid("cwd", detail));
-        }
-        End::NotStarted((_, detail)) => {
-            tracing::error!(sandbox = sandbox.id(), "no command: {detail}");
-            return Err(not_started());
-        }
-        End::Lost => {
-            sandbox.refuse_closing()?;
-            EXIT_SIGNALLED + libc::SIGKILL
-        }
-    };
-    let (mut stdout, mut stderr) = watch.texts;
-    stdout.push_str(&watch.out.finish("stdout"));
-    stderr.push_str(&watch.err.finish("stderr"));
-    Ok(CommandOutcome {
-        stdout,
-        stderr,
-        exit_code,
-        timed_out,
-        out_of_memory: sandbox.cgroup.oom_kills() > oom_kills,
-        stdout_dropped_bytes: watch.out.dropped_bytes(),
-        stderr_dropped_bytes: watch.err.dropped_bytes(),
-        wall: started.elapsed(),
+    let started = CommandEvent::Started { pid: process.pid };
+    Ok(RunningCommand {
+        sandbox: Arc::clone(sandbox),
+        reader: process.log.reader(0),
+        process,
+        stdout: kept(),
+        stderr: kept(),
+        ready: [started].into(),
+        ended: false,
+        _in_use: in_use,
     })
 }
 
-fn not_started() -> Error {
-    Error::new(
-        ErrorKind::Internal,
-        "command_failed",
-        "the command could not be started",
-    )
+/// A login shell that runs one command.
+pub(super) fn shell(command: &str) -> Vec<String> {
+    ["/bin/bash", "-lc", command].map(str::to_owned).to_vec()
 }
 
-struct Started {
-    reply: Channel,
-    stdout: PipeReader,
-    stderr: PipeReader,
-}
-
-async fn start(
-    sandbox: &Sandbox,
-    leaf: &str,
-    spec: &CommandSpec,
-) -> Result<Started, isolation::Error> {
-    let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
-    let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
-    let (stdin, stdin_write) = pipe_with(PipeFlags::CLOEXEC).context("make a pipe")?;
-    // An empty standard input that ends at once.
-    drop(stdin_write);
-    let cgroup = sandbox.cgroup.leaf_dir(leaf)?;
-    let mut env = crate::kernel::base_env();
-    env.extend(sandbox.env());
-    env.extend(spec.env.clone());
-    let argv = ["/bin/bash", "-lc", &spec.command]
-        .map(str::to_owned)
-        .to_vec();
-    let streams = [stdin.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()];
-    let reply = sandbox
-        .init
-        .command(argv, env, spec.cwd.clone(), cgroup.as_fd(), streams)
-        .await?;
-    Ok(Started {
-        reply,
-        stdout: PipeReader::from_owned_fd(stdout).context("watch a pipe")?,
-        stderr: PipeReader::from_owned_fd(stderr).context("watch a pipe")?,
-    })
-}
-
-enum End {
-    Exited(i32),
-    TimedOut,
-    /// Word and sentence.
-    NotStarted((String, String)),
-    /// Init died: the sandbox was closed or killed.
-    Lost,
-}
-
-struct Watch {
-    stdout: PipeReader,
-    stderr: PipeReader,
-    out: Output,
-    err: Output,
-    texts: (String, String),
-}
-
-impl Watch {
-    async fn until_end(&mut self, reply: &Channel, deadline: Instant) -> End {
-        let (mut out, mut err) = (
-            Vec::with_capacity(PIPE_BYTES),
-            Vec::with_capacity(PIPE_BYTES),
-        );
-        let (mut out_open, mut err_open) = (true, true);
-        let mut refused = None;
+impl RunningCommand {
+    /// The next event, `None` after the last.
+    ///
+    /// # Errors
+    /// `Conflict` when the sandbox was closed meanwhile.
+    pub async fn next(&mut self) -> Result<Option<CommandEvent>, Error> {
         loop {
-            out.clear();
-            err.clear();
-            tokio::select! {
-                biased;
-                () = sleep_until(deadline) => return End::TimedOut,
-                read = self.stdout.read_buf(&mut out), if out_open => {
-                    out_open = read.is_ok_and(|n| n > 0);
-                    self.texts.0.push_str(&self.out.push(&out));
-                }
-                read = self.stderr.read_buf(&mut err), if err_open => {
-                    err_open = read.is_ok_and(|n| n > 0);
-                    self.texts.1.push_str(&self.err.push(&err));
-                }
-                packet = reply.receive() => {
-                    let Ok(Some(packet)) = packet else {
-                        return refused.map_or(End::Lost, End::NotStarted);
-                    };
-                    match packet.decode() {
-                        // Init's word follows when the child has exited.
-                        Ok(Reply::Failed { code, detail }) => refused = Some((code, detail)),
-                        Ok(Reply::Exited { code, signal }) => {
-                            return match (refused, code, signal) {
-                                (Some(refusal), ..) => End::NotStarted(refusal),
-                                (None, Some(code), _) => End::Exited(code),
-                                (None, None, Some(signal)) => End::Exited(EXIT_SIGNALLED + signal),
-                                (None, None, None) => End::Lost,
-                            };
-                        }
-                        _ => return End::Lost,
-                    }
-                }
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some(event));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            match self.reader.next(PIPE_BYTES).await {
+                Some(piece) => self.take(&piece),
+                None => self.end().await?,
             }
         }
     }
 
-    /// What is left in the pipes. A daemon that the command left may go on writing.
-    fn drain(&mut self) {
-        drain_one(&self.stdout, &mut self.out, &mut self.texts.0);
-        drain_one(&self.stderr, &mut self.err, &mut self.texts.1);
-    }
-}
-
-fn drain_one(pipe: &PipeReader, output: &mut Output, text: &mut String) {
-    let mut left = PIPE_MOST_BYTES;
-    while left > 0 {
-        let bytes = read_now(pipe);
-        if bytes.is_empty() {
-            return;
+    fn take(&mut self, piece: &Piece) {
+        let (kept, event): (_, fn(String) -> CommandEvent) = match piece.stream {
+            Stream::Stdout | Stream::Pty => (&mut self.stdout, CommandEvent::Stdout),
+            Stream::Stderr => (&mut self.stderr, CommandEvent::Stderr),
+        };
+        kept.lost_bytes += piece.lost_bytes;
+        let text = kept.output.push(&piece.bytes);
+        if !text.is_empty() {
+            self.ready.push_back(event(text));
         }
-        left = left.saturating_sub(bytes.len());
-        text.push_str(&output.push(&bytes));
+    }
+
+    async fn end(&mut self) -> Result<(), Error> {
+        self.ended = true;
+        let end = self.process.log.wait_end().await;
+        if end.signal == Some(libc::SIGKILL) {
+            self.sandbox.refuse_closing()?;
+        }
+        let rest = [
+            CommandEvent::Stdout(self.stdout.output.finish("stdout")),
+            CommandEvent::Stderr(self.stderr.output.finish("stderr")),
+        ];
+        let told = |event: &CommandEvent| match event {
+            CommandEvent::Stdout(text) | CommandEvent::Stderr(text) => !text.is_empty(),
+            CommandEvent::Started { .. } | CommandEvent::Ended(_) => true,
+        };
+        self.ready.extend(rest.into_iter().filter(told));
+        self.ready.push_back(CommandEvent::Ended(self.ended(&end)));
+        Ok(())
+    }
+
+    fn ended(&self, end: &ProcessEnd) -> CommandEnded {
+        let dropped = |kept: &Kept| kept.output.dropped_bytes() + kept.lost_bytes;
+        CommandEnded {
+            exit_code: end.exit_code(),
+            timed_out: end.timed_out,
+            out_of_memory: end.out_of_memory,
+            stdout_dropped_bytes: dropped(&self.stdout),
+            stderr_dropped_bytes: dropped(&self.stderr),
+            wall: end.wall,
+        }
+    }
+
+    /// Waits for its end and gives everything at once.
+    ///
+    /// # Errors
+    /// As [`RunningCommand::next`].
+    pub async fn finish(mut self) -> Result<CommandOutcome, Error> {
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        loop {
+            match self.next().await? {
+                Some(CommandEvent::Stdout(text)) => stdout.push_str(&text),
+                Some(CommandEvent::Stderr(text)) => stderr.push_str(&text),
+                Some(CommandEvent::Started { .. }) => {}
+                Some(CommandEvent::Ended(ended)) => {
+                    return Ok(CommandOutcome {
+                        stdout,
+                        stderr,
+                        ended,
+                    });
+                }
+                // The last event came before.
+                None => self.sandbox.refuse_closing()?,
+            }
+        }
     }
 }

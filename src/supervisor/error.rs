@@ -145,6 +145,58 @@ impl Error {
         )
     }
 
+    /// The sandbox has as many background processes as it may.
+    pub fn too_many_background_processes(most: usize) -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_background_processes",
+                format!(
+                    "the sandbox has {most} background processes that run \
+                     (limits.background_processes); delete one"
+                ),
+            )
+        }
+    }
+
+    /// The sandbox's devpts has as many terminals as it may.
+    pub fn too_many_terminals() -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_terminals",
+                "the sandbox has as many terminals open as it may; end processes that use some",
+            )
+        }
+    }
+
+    /// A process did not read what was written to it in time.
+    pub fn stdin_full(taken: usize, all: usize, longest: std::time::Duration) -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                ErrorKind::Busy,
+                "stdin_full",
+                format!(
+                    "the process took {taken} of {all} bytes within {} s (limits.stdin_seconds); \
+                     send the rest when it reads again",
+                    longest.as_secs()
+                ),
+            )
+        }
+    }
+
+    /// The sandbox has no background process of that id.
+    pub fn process_not_found(id: &str) -> Self {
+        Self::new(
+            ErrorKind::NotFound,
+            "process_not_found",
+            format!("the sandbox has no process with id {:?}", shown(id)),
+        )
+    }
+
     /// The sandbox has no context of that id.
     pub fn context_not_found(id: &str) -> Self {
         Self::new(

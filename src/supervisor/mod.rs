@@ -11,8 +11,11 @@ mod error;
 mod files;
 pub mod host;
 mod launch;
+mod log;
 mod plan;
 mod pool;
+mod processes;
+mod program;
 mod sandbox;
 mod saving;
 mod setup;
@@ -27,8 +30,10 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
+pub use command::RunningCommand;
 pub use error::{Error, ErrorKind};
 pub use host::Prepared;
+pub use processes::{Attached, ProcessHandle};
 pub use types::*;
 
 use crate::config::Config;
@@ -410,15 +415,15 @@ impl Supervisor {
         self.find(id)?.interrupt(context_id)
     }
 
-    /// Runs a shell command to its end; dropping the future kills it.
-    pub async fn command(&self, id: &str, spec: CommandSpec) -> Result<CommandOutcome, Error> {
+    /// Starts a shell command; dropping the handle before its end kills it.
+    pub async fn command(&self, id: &str, spec: CommandSpec) -> Result<RunningCommand, Error> {
         plan::check_timeout(spec.timeout, &self.config().limits)?;
         plan::check_env(&spec.env)?;
-        plan::check_command(&spec)?;
+        plan::check_command(&spec.command, spec.cwd.as_deref())?;
         let sandbox = self.find(id)?;
         sandbox.refuse_closing()?;
         sandbox.touch();
-        command::run(&sandbox, spec).await
+        command::start(&sandbox, spec).await
     }
 
     /// Regular files of the working directory, recursively.

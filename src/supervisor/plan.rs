@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::error::{Error, ErrorKind};
 use super::launch::bad_cwd;
 use super::sandbox::Plan;
-use super::types::{CommandSpec, ContextSpec, CreateSpec};
+use super::types::{ContextSpec, CreateSpec, ProcessSpec, WindowSize};
 use crate::config::{Config, Limits, MIN_MEMORY_BYTES};
 use crate::isolation::cgroup::CgroupLimits;
 
@@ -20,6 +20,10 @@ const MAX_ENV_BYTES: usize = 32 * 1024;
 const MAX_COMMAND_BYTES: usize = 32 * 1024;
 /// Bytes of a working directory, `PATH_MAX`.
 const MAX_CWD_BYTES: usize = 4096;
+/// Columns or rows of a terminal: wider than any screen.
+const MAX_WINDOW: u16 = 4096;
+/// Longest that a request waits for output: proxies give up on silent answers after a minute or so.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Least that makes a usable sandbox: the kernel, a shell and its child.
 const MIN_PROCESSES: u64 = 4;
 /// Smallest quota that cgroups take is 1 ms in 100 ms.
@@ -187,21 +191,65 @@ fn encoded_bytes(value: &impl serde::Serialize) -> usize {
 }
 
 /// A command's text and working directory.
-pub fn check_command(spec: &CommandSpec) -> Result<(), Error> {
-    if spec.command.contains('\0') {
+pub fn check_command(command: &str, cwd: Option<&str>) -> Result<(), Error> {
+    if command.contains('\0') {
         return Err(Error::invalid("command", "command holds a NUL character"));
     }
-    if encoded_bytes(&spec.command) > MAX_COMMAND_BYTES {
+    if encoded_bytes(&command) > MAX_COMMAND_BYTES {
         return Err(Error::new(
             ErrorKind::TooLarge,
             "command_too_large",
             format!("command may have {MAX_COMMAND_BYTES} bytes; write it to a file and run that"),
         ));
     }
-    match cwd_fault(spec.cwd.as_deref()) {
+    match cwd_fault(cwd) {
         Some(fault) => Err(Error::invalid("cwd", fault)),
         None => Ok(()),
     }
+}
+
+/// A background process: a command, or a terminal for a shell.
+pub fn check_process(spec: &ProcessSpec, limits: &Limits) -> Result<(), Error> {
+    check_timeout(spec.timeout, limits)?;
+    check_env(&spec.env)?;
+    match (&spec.command, spec.terminal) {
+        (None, None) => {
+            return Err(Error::invalid(
+                "command",
+                "command: only a process with pty may come without one, an interactive shell",
+            ));
+        }
+        (command, _) => {
+            let command = command.as_deref().unwrap_or_default();
+            check_command(command, spec.cwd.as_deref())?;
+        }
+    }
+    spec.terminal
+        .map_or(Ok(()), |size| check_window("pty", size))
+}
+
+/// A terminal's size; `field` is where it was asked for.
+pub fn check_window(field: &'static str, size: WindowSize) -> Result<(), Error> {
+    let sizes = 1..=MAX_WINDOW;
+    if sizes.contains(&size.columns) && sizes.contains(&size.rows) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        field,
+        format!("columns and rows must be 1 to {MAX_WINDOW}"),
+    ))
+}
+
+/// How long a request waits for output, in seconds; 0 does not wait.
+pub fn check_wait(wait: Duration) -> Result<(), Error> {
+    if wait <= MAX_WAIT {
+        return Ok(());
+    }
+    let most = MAX_WAIT.as_secs();
+    Err(Error::invalid(
+        "wait_seconds",
+        format!("wait_seconds must be 0 to {most}; ask again from next_offset"),
+    ))
 }
 
 fn cwd_fault(cwd: Option<&str>) -> Option<String> {

@@ -10,6 +10,7 @@
 //! It is destroyed once, in [`Sandbox::destroy`], whoever asks: a close, its lease, the drain.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -21,6 +22,7 @@ use super::checkpoints::Checkpoint;
 use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
 use super::host::{Host, User};
+use super::processes::Processes;
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState};
 use crate::isolation;
@@ -53,7 +55,8 @@ pub struct Sandbox {
     /// Its limit.
     pub(super) disk_bytes: u64,
     /// Cgroups of commands that left processes behind.
-    pub(super) left_leaves: Mutex<Vec<String>>,
+    left_leaves: Mutex<Vec<String>>,
+    pub(super) processes: Processes,
     claim: Mutex<Claim>,
 }
 
@@ -90,9 +93,18 @@ pub struct Plan {
 }
 
 /// See [`Sandbox::begin_use`].
-pub(super) struct InUse<'a>(&'a Sandbox);
+#[derive(Debug)]
+pub(super) struct InUse<S: Deref<Target = Sandbox>>(S);
 
-impl Drop for InUse<'_> {
+impl<S: Deref<Target = Sandbox>> InUse<S> {
+    /// [`Sandbox::begin_use`], through any handle.
+    pub(super) fn of(sandbox: S) -> Self {
+        sandbox.uses.fetch_add(1, Ordering::AcqRel);
+        Self(sandbox)
+    }
+}
+
+impl<S: Deref<Target = Sandbox>> Drop for InUse<S> {
     fn drop(&mut self) {
         self.0.touch();
         self.0.uses.fetch_sub(1, Ordering::AcqRel);
@@ -148,6 +160,7 @@ impl Sandbox {
             saved: Mutex::default(),
             disk_bytes: plan.disk_bytes,
             left_leaves: Mutex::default(),
+            processes: Processes::default(),
             claim: Mutex::new(Claim {
                 name: id.clone(),
                 created_at: now,
@@ -231,9 +244,15 @@ impl Sandbox {
     }
 
     /// It is in use, and so not idle, until the value is dropped.
-    pub(super) fn begin_use(&self) -> InUse<'_> {
-        self.uses.fetch_add(1, Ordering::AcqRel);
-        InUse(self)
+    pub(super) fn begin_use(&self) -> InUse<&Self> {
+        InUse::of(self)
+    }
+
+    /// Notes a leaf whose program has ended. A daemon that it left keeps the leaf: others look again.
+    pub(super) fn leave_leaf(&self, leaf: String) {
+        let mut left = self.left_leaves.lock().expect("not poisoned");
+        left.push(leaf);
+        left.retain(|leaf| !self.cgroup.remove_leaf(leaf));
     }
 
     /// Variables of every execution and command.

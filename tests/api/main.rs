@@ -16,5 +16,6 @@ mod kernel_cases;
 mod odd_requests;
 mod output;
 mod picture;
+mod processes;
 mod restore;
 mod traps;

@@ -39,8 +39,21 @@ TOOLS = {
     "restore_context",
     "fork_context",
     "delete_checkpoint",
+    "start_process",
+    "list_processes",
+    "read_process_output",
+    "write_process_stdin",
+    "signal_process",
 }
-READ_ONLY = {"list_sandboxes", "list_contexts", "list_checkpoints", "list_files", "read_file"}
+READ_ONLY = {
+    "list_sandboxes",
+    "list_checkpoints",
+    "list_contexts",
+    "list_files",
+    "list_processes",
+    "read_file",
+    "read_process_output",
+}
 GENERATIONS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 
 FRAME = """import numpy as np
@@ -375,6 +388,48 @@ async def check_checkpoints(session):
     assert result.is_error and "checkpoint_not_found" in text(result), text(result)
 
 
+async def check_processes(session):
+    command = "echo ready; while read line; do echo \"got $line\"; done; echo over >&2; exit 3"
+    started = succeeded(await session.call("start_process", command=command))
+    assert started["state"] == "running" and started["exit_code"] is None, started
+    at = {"process_id": started["process_id"]}
+    result = await session.call("read_process_output", **at, wait_seconds=20)
+    output = succeeded(result)
+    assert output["chunks"] == [{"stream": "stdout", "text": "ready\n"}], output
+    assert text(result) == f"ready\n[running] next_offset {output['next_offset']}", text(result)
+    succeeded(await session.call("write_process_stdin", **at, text="a\n"))
+    await expect_output(session, at, output["next_offset"], "got a\n")
+    listed = succeeded(await session.call("list_processes"))["processes"]
+    assert [p["process_id"] for p in listed] == [at["process_id"]], listed
+    succeeded(await session.call("write_process_stdin", **at, text="b\n", close=True))
+    await expect_output(session, at, output["next_offset"], "over\n")
+    while (ended := succeeded(await session.call("read_process_output", **at)))["state"] == "running":
+        await anyio.sleep(0.1)
+    assert ended["exit_code"] == 3, ended
+    result = await session.call("signal_process", **at, signal="SIGTERM")
+    assert result.is_error and "process_ended" in text(result), text(result)
+    started = succeeded(await session.call("start_process", command="tty; sleep 1000", terminal=True))
+    at = {"process_id": started["process_id"]}
+    await expect_output(session, at, 0, "/dev/pts/")
+    succeeded(await session.call("signal_process", **at, signal="SIGKILL"))
+    while (ended := succeeded(await session.call("read_process_output", **at)))["state"] == "running":
+        await anyio.sleep(0.1)
+    assert ended["signal"] == "SIGKILL", ended
+    result = await session.call("read_process_output", process_id="0" * 26)
+    assert result.is_error and "list_processes" in text(result), text(result)
+
+
+async def expect_output(session, at, offset, expected):
+    """Reads on from an offset until the text has come."""
+    seen = ""
+    while expected not in seen:
+        arguments = {**at, "offset": offset, "wait_seconds": 20}
+        output = succeeded(await session.call("read_process_output", **arguments))
+        assert output["chunks"], (seen, output)
+        seen += "".join(chunk["text"] for chunk in output["chunks"])
+        offset = output["next_offset"]
+
+
 async def check_interrupt(session):
     assert succeeded(await session.call("interrupt_execution"))["interrupted"] == []
     outcomes = []
@@ -417,6 +472,7 @@ CHECKS = [
     check_cancellation,
     check_contexts,
     check_checkpoints,
+    check_processes,
     check_interrupt,
     check_close,
 ]

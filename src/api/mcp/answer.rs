@@ -14,7 +14,9 @@ use crate::api::download::mime_of;
 use crate::api::error::Refusal;
 use crate::api::outcome::{Entry, Outcome, Verdict};
 use crate::api::truncated::Truncated;
-use crate::api::wire::{CommandAnswer, Cost, TouchedFile};
+use crate::api::wire::{
+    CommandAnswer, Cost, OutputAnswer, ProcessAnswer, ProcessEndAnswer, TouchedFile,
+};
 
 /// Displays in other forms, the most readable first; one of each display is shown.
 const TEXTS: [&str; 7] = [
@@ -77,6 +79,8 @@ pub(crate) fn failure(refusal: &Refusal) -> CallToolResult {
              create_sandbox makes a new one"
         }
         "context_not_found" => ". list_contexts shows which there are",
+        "process_not_found" => ". list_processes shows which there are",
+        "process_ended" => ". read_process_output shows what it printed and how it ended",
         "file_not_found" => ". list_files shows what there is",
         _ => "",
     };
@@ -278,16 +282,56 @@ pub(crate) fn command(answer: &CommandAnswer) -> CallToolResult {
     let mut text = String::new();
     section(&mut text, "", &answer.stdout);
     section(&mut text, "[stderr]\n", &answer.stderr);
-    let end = match (answer.timed_out, answer.out_of_memory) {
+    let end = match (answer.ended.timed_out, answer.ended.out_of_memory) {
         (true, _) => "[timeout] the command was killed when its time was over",
         (_, true) => "[out_of_memory] the sandbox's memory limit was hit",
         _ => "",
     };
     section(&mut text, "", end);
-    section(&mut text, "", &format!("[exit code] {}", answer.exit_code));
+    let exit_code = answer.ended.exit_code;
+    section(&mut text, "", &format!("[exit code] {exit_code}"));
     let mut result = success(answer, vec![ContentBlock::text(text)]);
-    result.is_error = Some(answer.timed_out || answer.out_of_memory);
+    result.is_error = Some(answer.ended.timed_out || answer.ended.out_of_memory);
     result
+}
+
+/// What became of a process.
+fn fate(state: &str, end: &ProcessEndAnswer) -> String {
+    match (end.exit_code, &end.signal) {
+        (Some(code), Some(signal)) => format!("{state}, {signal}, exit code {code}"),
+        (Some(code), None) => format!("{state}, exit code {code}"),
+        (None, _) => state.to_owned(),
+    }
+}
+
+/// A background process in a list.
+pub(crate) fn process_line(process: &ProcessAnswer) -> String {
+    let command = process.command.as_deref().unwrap_or("a shell");
+    let fate = fate(process.state, &process.end);
+    format!("{} {command:?} ({fate})", process.process_id)
+}
+
+/// Output of a background process, streams told apart, and where to go on.
+pub(crate) fn process_output(answer: &OutputAnswer) -> CallToolResult {
+    let mut text = String::new();
+    if answer.lost_bytes > 0 {
+        let lost = format!(
+            "[{} bytes before this are not kept any more]",
+            answer.lost_bytes
+        );
+        section(&mut text, "", &lost);
+    }
+    for chunk in &answer.chunks {
+        let title = match chunk.stream {
+            "stderr" => "[stderr]\n",
+            _ => "",
+        };
+        section(&mut text, title, &chunk.text);
+    }
+    let fate = fate(answer.state, &answer.end);
+    let end = format!("[{fate}] next_offset {}", answer.next_offset);
+    section(&mut text, "", &end);
+    success(answer, vec![ContentBlock::text(text)])
 }
 
 #[cfg(test)]

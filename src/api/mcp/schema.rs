@@ -3,7 +3,7 @@
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::wire::{CheckpointAnswer, ContextAnswer, File, rfc3339};
+use crate::api::wire::{CheckpointAnswer, ContextAnswer, File, ProcessAnswer, rfc3339};
 use crate::supervisor::{DEFAULT_CONTEXT, Restore, SandboxInfo};
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -159,6 +159,69 @@ pub(super) struct CommandArguments {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
 #[serde(deny_unknown_fields)]
+pub(super) struct StartProcessArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// A bash command line.
+    pub(super) command: String,
+    /// Directory to start in, relative to the working directory or absolute.
+    #[serde(default)]
+    pub(super) cwd: Option<String>,
+    /// Run it on a terminal (120 columns, 40 rows), for programs that behave differently on one;
+    /// false when left out.
+    #[serde(default)]
+    pub(super) terminal: bool,
+    /// Seconds after which it is killed; it may run as long as the sandbox lives when left out.
+    #[serde(default)]
+    pub(super) timeout_seconds: Option<f64>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProcessOutputArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// As returned by start_process or list_processes.
+    pub(super) process_id: String,
+    /// The next_offset of the last answer; 0, the start, when left out.
+    #[serde(default)]
+    pub(super) offset: Option<u64>,
+    /// Seconds to wait for output when there is none yet, at most 60; 0 when left out.
+    #[serde(default)]
+    pub(super) wait_seconds: Option<f64>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProcessStdinArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// As returned by start_process or list_processes.
+    pub(super) process_id: String,
+    /// What to write, line ends included.
+    pub(super) text: String,
+    /// End the input after the text; false when left out.
+    #[serde(default)]
+    pub(super) close: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct SignalProcessArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// As returned by start_process or list_processes.
+    pub(super) process_id: String,
+    /// Name of the signal: SIGINT, SIGTERM, SIGKILL or another.
+    pub(super) signal: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
 pub(super) struct ReadArguments {
     /// As returned by create_sandbox.
     pub(super) sandbox_id: String,
@@ -226,6 +289,12 @@ pub(super) struct Contexts {
 #[schemars(crate = "rmcp::schemars")]
 pub(super) struct Checkpoints {
     pub(super) checkpoints: Vec<CheckpointAnswer>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Processes {
+    pub(super) processes: Vec<ProcessAnswer>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

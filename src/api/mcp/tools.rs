@@ -30,7 +30,9 @@ use crate::api::outcome::Gathered;
 use crate::api::rest::execution_lost;
 use crate::api::wire::{CommandAnswer, Created, File, seconds};
 use crate::api::{App, whole};
-use crate::supervisor::{CommandSpec, CreateSpec, Event, ExecuteSpec, Execution, Supervisor};
+use crate::supervisor::{
+    CommandOutcome, CommandSpec, CreateSpec, Event, ExecuteSpec, Execution, Supervisor,
+};
 
 /// Bytes of a file that `read_file` gives as text or base64: what a model can take in at once.
 const READ_TEXT_BYTES: u64 = 1024 * 1024;
@@ -148,7 +150,8 @@ impl Tools {
         title = "Run a shell command",
         description = "Run a command line with bash in a sandbox's working directory and return \
             its output and exit code. It sees the same files as the Python code but not its \
-            variables. Nothing reads its standard input; the network is not available.",
+            variables. Its standard input is empty; the network is not available. What should go on \
+            running while you do something else, start with start_process.",
         output_schema = schema_for_output::<CommandAnswer>(),
         annotations(destructive_hint = true, idempotent_hint = false, open_world_hint = false)
     )]
@@ -167,7 +170,7 @@ impl Tools {
         };
         tokio::select! {
             () = context.ct.cancelled() => interrupted(),
-            outcome = self.app.supervisor.command(&arguments.sandbox_id, spec) => {
+            outcome = self.command(&arguments.sandbox_id, spec) => {
                 answered(outcome, |outcome| answer::command(&outcome.into()))
             }
         }
@@ -243,7 +246,10 @@ impl Tools {
         Self {
             app,
             router: Arc::new(
-                Self::tool_router() + Self::context_router() + Self::checkpoint_router(),
+                Self::tool_router()
+                    + Self::context_router()
+                    + Self::checkpoint_router()
+                    + Self::process_router(),
             ),
         }
     }
@@ -277,6 +283,14 @@ impl Tools {
             }
         }
         Err(execution_lost())
+    }
+
+    async fn command(
+        &self,
+        id: &str,
+        spec: CommandSpec,
+    ) -> Result<CommandOutcome, crate::supervisor::Error> {
+        self.app.supervisor.command(id, spec).await?.finish().await
     }
 
     async fn read(&self, arguments: ReadArguments) -> Result<CallToolResult, Refusal> {
