@@ -106,7 +106,7 @@ pub struct Limits {
     /// Bytes of stdout, and likewise of stderr, that are kept of an execution or a command: of a longer
     /// stream the first three quarters of this and the last quarter.
     pub output_bytes: usize,
-    /// Likewise over MCP, of an execution: what a model can take in, and small enough for clients that
+    /// Likewise over MCP: what a model can take in, and small enough for clients that
     /// refuse answers over 1 MiB, in which the text is twice. At most `output_bytes`.
     pub mcp_output_bytes: usize,
     /// Bytes of over-long stdout, and likewise of stderr, of an execution that are saved to a file in
@@ -248,6 +248,13 @@ impl Default for Server {
             body_timeout_seconds: 60,
             on_disconnect: OnDisconnect::default(),
         }
+    }
+}
+
+impl Limits {
+    /// Bytes of a stream that are kept for a client that wants no more than `wanted`.
+    pub fn output_bytes_of(&self, wanted: Option<usize>) -> usize {
+        wanted.map_or(self.output_bytes, |bytes| bytes.min(self.output_bytes))
     }
 }
 

@@ -288,6 +288,7 @@ impl TryFrom<CommandRequest> for CommandSpec {
             cwd: request.cwd,
             env: request.env.unwrap_or_default(),
             timeout: seconds(request.timeout_seconds)?,
+            output_bytes: None,
         })
     }
 }

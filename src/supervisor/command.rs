@@ -70,7 +70,7 @@ pub(super) async fn start(
     };
     let process = program::start(sandbox, program).await?;
     let kept = || Kept {
-        output: Output::new(limits.output_bytes),
+        output: Output::new(limits.output_bytes_of(spec.output_bytes)),
         lost_bytes: 0,
     };
     let started = CommandEvent::Started { pid: process.pid };

@@ -299,9 +299,7 @@ impl Context {
                 .timeout
                 .unwrap_or(Duration::from_secs(limits.timeout_seconds)),
             grace: Duration::from_secs(limits.interrupt_grace_seconds),
-            output_bytes: spec
-                .output_bytes
-                .map_or(limits.output_bytes, |bytes| bytes.min(limits.output_bytes)),
+            output_bytes: limits.output_bytes_of(spec.output_bytes),
             saved_bytes: usize::try_from(saving::most_bytes(sandbox)).unwrap_or(usize::MAX),
             result_bytes: limits.result_bytes,
             traceback_bytes: limits.traceback_bytes,

@@ -344,6 +344,8 @@ pub struct CommandSpec {
     pub env: BTreeMap<String, String>,
     /// Wall time; `None` takes the configured default.
     pub timeout: Option<Duration>,
+    /// Bytes that are kept of stdout, and of stderr, where these are less than the configured limit.
+    pub output_bytes: Option<usize>,
 }
 
 /// A command that ended, with its output.

@@ -309,6 +309,13 @@ async def check_commands(session):
     assert result.is_error and result.structured_content["exit_code"] == 124, text(result)
 
 
+async def check_long_commands(session):
+    result = await session.call("execute_terminal_command", command="seq 500000")
+    answer = succeeded(result)
+    assert answer["truncated"] and len(answer["stdout"]) < 100_000, len(answer["stdout"])
+    assert answer["stdout"].startswith("1\n2\n") and answer["stdout"].endswith("\n500000\n")
+
+
 async def check_progress(session):
     told = []
 
@@ -468,6 +475,7 @@ CHECKS = [
     check_refusals,
     check_files,
     check_commands,
+    check_long_commands,
     check_progress,
     check_cancellation,
     check_contexts,

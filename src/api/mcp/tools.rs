@@ -164,6 +164,7 @@ impl Tools {
             Ok(timeout) => CommandSpec {
                 command: arguments.command,
                 timeout,
+                output_bytes: Some(self.app.supervisor.config().limits.mcp_output_bytes),
                 ..CommandSpec::default()
             },
             Err(refusal) => return failure(&refusal),
