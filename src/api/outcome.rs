@@ -220,11 +220,14 @@ impl Verdict {
             Ending::Error => ("error", String::new()),
             Ending::Timeout => (
                 "timeout",
-                format!("the code was stopped after {wall_seconds:.1} seconds; {variables}"),
+                format!(
+                    "the code was stopped after {wall_seconds:.1} seconds{}; {variables}",
+                    killed(ended)
+                ),
             ),
             Ending::Interrupted => (
                 "interrupted",
-                format!("the code was interrupted; {variables}"),
+                format!("the code was interrupted{}; {variables}", killed(ended)),
             ),
             Ending::OutOfMemory => (
                 "out_of_memory",
@@ -250,6 +253,17 @@ impl Verdict {
             (verdict.error, verdict.error_value) = (Some(outcome.to_owned()), Some(sentence));
         }
         verdict
+    }
+}
+
+/// What else ended with code that was stopped.
+fn killed(ended: &Ended) -> String {
+    match (&ended.state, ended.killed) {
+        (KernelState::Kept, 0) => String::new(),
+        (KernelState::Kept, 1) => ", a process that it had started was killed".to_owned(),
+        (KernelState::Kept, n) => format!(", {n} processes that it had started were killed"),
+        _ if ended.execution_count == 0 => String::new(),
+        _ => ", its Python process and all that it had started were killed".to_owned(),
     }
 }
 
@@ -307,6 +321,7 @@ mod tests {
             files_truncated: false,
             results_dropped: false,
             disk_full: false,
+            killed: 0,
             usage: Usage::default(),
             stdout: Written::default(),
             stderr: Written::default(),

@@ -20,7 +20,7 @@ use super::frame;
 use super::handle::{Kernel, Place};
 use super::output::{PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
-use super::restore::restore;
+use super::restore::{kill_started, restore};
 use super::stream::{Saver, Stream, Which};
 use super::transfer::Transfer;
 use crate::supervisor::types::{
@@ -92,6 +92,8 @@ pub struct Finish {
     pub results_dropped: bool,
     /// The sandbox had no room for files.
     pub disk_full: bool,
+    /// Processes that the code had started and that were killed when it was stopped.
+    pub killed: usize,
     /// `None` where the kernel died.
     pub transfer: Option<Transfer>,
 }
@@ -133,6 +135,8 @@ struct Run<'a> {
     results_dropped: bool,
     execution_count: u64,
     raised: bool,
+    /// Processes of the kernel's cgroup as it began.
+    present: Vec<i32>,
 }
 
 /// Runs `request` in `kernel`, telling `events` as it goes. Ends early when `interrupt` is notified, or
@@ -162,9 +166,10 @@ pub async fn run(
         results_dropped: false,
         execution_count: 0,
         raised: false,
+        present: Vec::new(),
     };
     let before = Transfer::of(&kernel.process);
-    let done = run.until_end(kernel, interrupt).await;
+    let done = run.until_end(kernel, place, interrupt).await;
     // Of one that is about to be killed too; a process that died has taken its counters along.
     let after = match done {
         End::Died => None,
@@ -181,6 +186,7 @@ pub async fn run(
         stderr: Written::default(),
         results_dropped: run.results_dropped,
         disk_full: false,
+        killed: 0,
         transfer: before.and_then(|before| Some(after?.since(before))),
     };
     match done {
@@ -199,6 +205,14 @@ pub async fn run(
             finish.files_truncated = files_truncated || files.len() > request.files;
             finish.files = files;
             finish.files.truncate(request.files);
+            if reason.is_some() {
+                let killed = kill_started(kernel, place.cgroup, &run.present).await;
+                finish.killed = killed.unwrap_or_else(|e| {
+                    tracing::warn!("what an execution started is not gone: {e}");
+                    0
+                });
+            }
+            kernel.outdate_checkpoint();
             run.drain(kernel).await;
         }
         End::Killed(reason) => {
@@ -262,7 +276,12 @@ enum End {
 }
 
 impl Run<'_> {
-    async fn until_end(&mut self, kernel: &mut Kernel, interrupt: &Notify) -> End {
+    async fn until_end(
+        &mut self,
+        kernel: &mut Kernel,
+        place: &Place<'_>,
+        interrupt: &Notify,
+    ) -> End {
         let deadline = Instant::now() + self.request.timeout;
         let message = ToKernel::Execute {
             id: self.id,
@@ -289,6 +308,8 @@ impl Run<'_> {
         if !sent {
             return End::Died;
         }
+        // While the kernel wakes up: nothing of the code has run.
+        self.present = place.cgroup.processes(kernel.leaf()).unwrap_or_default();
         let mut out = Vec::with_capacity(PIPE_BYTES);
         let mut err = Vec::with_capacity(PIPE_BYTES);
         loop {
@@ -350,7 +371,6 @@ impl Run<'_> {
                             Phase::Running => None,
                             Phase::Interrupting { reason, .. } => Some(reason),
                         };
-                        kernel.outdate_checkpoint();
                         return End::Done { reason, files, files_truncated, disk_full };
                     }
                     self.take(frame, kernel, tell_until).await;

@@ -3,6 +3,7 @@
 //! All that runs in the kernel's cgroup but the checkpoint ends first, so nothing that the execution
 //! started goes on and nobody else reads the kernel's socket.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -44,7 +45,16 @@ pub async fn restore(kernel: &mut Kernel, place: &Place<'_>) -> Result<Vec<Strin
 }
 
 async fn wake(kernel: &mut Kernel, place: &Place<'_>, inner: i32) -> Result<Vec<String>, Error> {
-    let pid = kill_all_but(place.cgroup, kernel.leaf(), inner).await?;
+    let leaf = kernel.leaf().to_owned();
+    // Frozen, nothing forks; what is killed dies nevertheless (cgroup v2 documentation).
+    let frozen = place.cgroup.freeze_leaf(&leaf)?;
+    kill_others(place.cgroup, &leaf, |pid| inner_id(pid) == Some(inner)).await?;
+    let kept = place.cgroup.processes(&leaf)?;
+    let pid = kept
+        .first()
+        .and_then(|pid| Pid::from_raw(*pid))
+        .ok_or_else(|| Error::Refused("the checkpoint is gone".into()))?;
+    drop(frozen);
     kernel.process.exited().await;
     kernel.frames.discard();
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("open the checkpoint")?;
@@ -81,22 +91,42 @@ pub(super) async fn watch(init: &Init, pid: i32) -> Result<oneshot::Receiver<Exi
     Ok(exit)
 }
 
-/// Kills everything in the kernel's cgroup but the process that has the id `keep` inside. Gives the id
-/// that it has on the host.
-async fn kill_all_but(cgroup: &SandboxCgroup, leaf: &str, keep: i32) -> Result<Pid, Error> {
-    // Frozen, nothing forks; what is killed dies nevertheless (cgroup v2 documentation).
-    let _frozen = cgroup.freeze_leaf(leaf)?;
+/// Kills what an execution has started and what did not end with it: everything in the kernel's cgroup
+/// but the kernel, its checkpoint and what was `present` before. Gives how many processes that were.
+pub(super) async fn kill_started(
+    kernel: &mut Kernel,
+    cgroup: &SandboxCgroup,
+    present: &[i32],
+) -> Result<usize, Error> {
+    let leaf = kernel.leaf().to_owned();
+    // Frozen before it is asked: a checkpoint that the kernel forks from here on is not there yet.
+    let frozen = cgroup.freeze_leaf(&leaf)?;
+    kernel.read_checkpoints();
+    let (own, checkpoint) = (kernel.process.pid(), kernel.checkpoint.clone());
+    let keep = |pid| {
+        pid == own
+            || present.contains(&pid)
+            || checkpoint.is_ok() && inner_id(pid) == checkpoint.clone().ok()
+    };
+    let killed = kill_others(cgroup, &leaf, keep).await;
+    drop(frozen);
+    killed
+}
+
+/// Kills everything in a frozen leaf but what is to be kept, and waits until it is gone. Gives how many
+/// processes that were.
+async fn kill_others(
+    cgroup: &SandboxCgroup,
+    leaf: &str,
+    keep: impl Fn(i32) -> bool,
+) -> Result<usize, Error> {
     let deadline = Instant::now() + DEATH_TIMEOUT;
+    let mut killed = BTreeSet::new();
     loop {
-        let (kept, others): (Vec<i32>, Vec<i32>) = cgroup
-            .processes(leaf)?
-            .into_iter()
-            .partition(|pid| inner_id(*pid) == Some(keep));
+        let mut others = cgroup.processes(leaf)?;
+        others.retain(|pid| !keep(*pid));
         if others.is_empty() {
-            return kept
-                .first()
-                .and_then(|pid| Pid::from_raw(*pid))
-                .ok_or_else(|| Error::Refused("the checkpoint is gone".into()));
+            return Ok(killed.len());
         }
         if Instant::now() > deadline {
             return Err(Error::Refused("processes of the kernel do not die".into()));
@@ -106,6 +136,7 @@ async fn kill_all_but(cgroup: &SandboxCgroup, leaf: &str, keep: i32) -> Result<P
             if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
                 && cgroup.holds(leaf, pid.as_raw_nonzero().get())
             {
+                killed.insert(pid.as_raw_nonzero());
                 let _ = pidfd_send_signal(pidfd, Signal::KILL);
             }
         }

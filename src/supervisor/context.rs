@@ -335,6 +335,7 @@ impl Context {
             files_truncated: finish.files_truncated,
             results_dropped: finish.results_dropped,
             disk_full: finish.disk_full,
+            killed: finish.killed,
             usage: Usage {
                 transfer: finish.transfer,
                 ..Usage::default()

@@ -281,6 +281,8 @@ pub struct Ended {
     pub results_dropped: bool,
     /// There was no room for files.
     pub disk_full: bool,
+    /// Processes that the code had started and that were killed when it was stopped.
+    pub killed: usize,
     /// What it cost.
     pub usage: Usage,
     /// What was written to descriptor 1.

@@ -51,6 +51,31 @@ fn a_child_that_is_waited_for() {
 }
 
 #[test]
+fn children_of_code_that_is_stopped_end_with_it_and_older_ones_do_not() {
+    let scene = Scene::new(GRACE);
+    let attacker = scene.attacker(&json!({}));
+    attacker.execute("import subprocess\nserver = subprocess.Popen(['sleep', '1001'])");
+    let outcome = attacker.execute_within(
+        1.0,
+        "child = subprocess.Popen(['sleep', '1002'])\n\
+         subprocess.Popen('setsid sleep 1003 & exit', shell=True).wait()\nwhile True: pass",
+    );
+    assert_ended(&outcome, "timeout", "kept");
+    let said = outcome["error_value"].as_str().expect("a sentence");
+    assert!(
+        said.contains("2 processes that it had started were killed"),
+        "{said}"
+    );
+    assert_eq!(
+        attacker.stdout("print(child.wait(), server.poll())"),
+        "-9 None\n"
+    );
+    let died = attacker.execute_within(1.0, "import os\nos._exit(1)");
+    assert_ended(&died, "kernel_died", "restored");
+    scene.assert_unharmed(&attacker);
+}
+
+#[test]
 fn a_shell_command_of_ipython() {
     ends_in_time("!sleep 1000", "kept");
 }
