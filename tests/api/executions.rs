@@ -207,7 +207,7 @@ fn server_sent_events_are_the_same_objects() {
             .ok()
     };
     // Longer than the interval of keepalives.
-    let code = "import time; time.sleep(5.5); print('é\\u2028')\nopen('a', 'w').close()";
+    let code = "import time; time.sleep(5.5); print('é\\u2028', end='')\nopen('a', 'w').close()";
     let answer = ask("text/event-stream", "text/plain", code.as_bytes());
     assert_eq!(answer.header("content-type"), Some("text/event-stream"));
     assert_eq!(answer.header("cache-control"), Some("no-store"));
@@ -228,7 +228,7 @@ fn server_sent_events_are_the_same_objects() {
         names,
         ["started", "keepalive", "stdout", "files", "usage", "ended"]
     );
-    assert_eq!(events[2].1["text"], "é\u{2028}\n");
+    assert_eq!(events[2].1["text"], "é\u{2028}");
     assert_eq!(events[3].1["files"][0]["path"], "a");
     // Who takes both gets lines, and `stream` decides against any `Accept`.
     let both = ask(

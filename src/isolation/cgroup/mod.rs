@@ -90,7 +90,7 @@ impl ServiceCgroup {
         open_dir(&self.layout.unified_root().join(&self.name).join("nursery"))
     }
 
-    /// A process is about to be moved: see [`super::migrations`]. Does not wait.
+    /// A process is about to be moved: see `isolation/migrations.rs`. Does not wait.
     pub fn expect_migration(&self) {
         self.migrations.expect();
     }
