@@ -44,7 +44,8 @@ pub async fn restore(kernel: &mut Kernel, place: &Place<'_>) -> Result<Vec<Strin
 }
 
 async fn wake(kernel: &mut Kernel, place: &Place<'_>, inner: i32) -> Result<Vec<String>, Error> {
-    let pid = kill_all_but(place.cgroup, kernel.leaf(), inner).await?;
+    let dead = kernel.process.pid();
+    let pid = kill_all_but(place.cgroup, kernel.leaf(), inner, dead).await?;
     kernel.process.exited().await;
     kernel.frames.discard();
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("open the checkpoint")?;
@@ -69,11 +70,14 @@ async fn wake(kernel: &mut Kernel, place: &Place<'_>, inner: i32) -> Result<Vec<
 /// Forks of a kernel are no children of the zygote, which tells how kernels end, but of init.
 pub(super) async fn watch(init: &Init, pid: i32) -> Result<oneshot::Receiver<Exit>, Error> {
     let channel = init.watch(pid).await?;
-    let (told, exit) = oneshot::channel();
+    let (mut told, exit) = oneshot::channel();
     tokio::spawn(async move {
-        let Ok(Some(packet)) = channel.receive().await else {
-            return;
+        // One whose parent lives ends without init's noticing.
+        let received = tokio::select! {
+            received = channel.receive() => received,
+            () = told.closed() => return,
         };
+        let Ok(Some(packet)) = received else { return };
         if let Ok(Reply::Exited { code, signal }) = packet.decode() {
             let _ = told.send(Exit { code, signal });
         }
@@ -82,8 +86,13 @@ pub(super) async fn watch(init: &Init, pid: i32) -> Result<oneshot::Receiver<Exi
 }
 
 /// Kills everything in the kernel's cgroup but the process that has the id `keep` inside. Gives the id
-/// that it has on the host.
-async fn kill_all_but(cgroup: &SandboxCgroup, leaf: &str, keep: i32) -> Result<Pid, Error> {
+/// that it has on the host. The kernel itself, `dead` on the host, may have told its own id.
+async fn kill_all_but(
+    cgroup: &SandboxCgroup,
+    leaf: &str,
+    keep: i32,
+    dead: i32,
+) -> Result<Pid, Error> {
     // Frozen, nothing forks; what is killed dies nevertheless (cgroup v2 documentation).
     let _frozen = cgroup.freeze_leaf(leaf)?;
     let deadline = Instant::now() + DEATH_TIMEOUT;
@@ -91,7 +100,7 @@ async fn kill_all_but(cgroup: &SandboxCgroup, leaf: &str, keep: i32) -> Result<P
         let (kept, others): (Vec<i32>, Vec<i32>) = cgroup
             .processes(leaf)?
             .into_iter()
-            .partition(|pid| inner_id(*pid) == Some(keep));
+            .partition(|pid| *pid != dead && inner_id(*pid) == Some(keep));
         if others.is_empty() {
             return kept
                 .first()
