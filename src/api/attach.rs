@@ -42,6 +42,9 @@ const PING: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(60);
 /// Bytes of output in a frame.
 const FRAME_BYTES: usize = 32 * 1024;
+/// Bytes that wait for a client that does not read: a frame of output, and answers to its pings, of
+/// which there may be any number. Twice what the library gathers before it writes.
+const UNSENT_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,6 +75,7 @@ pub(super) async fn attach(
     Ok(upgrade
         .max_frame_size(most)
         .max_message_size(most)
+        .max_write_buffer_size(UNSENT_BYTES)
         .on_upgrade(move |socket| serve(socket, process, attached, place)))
 }
 

@@ -12,6 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid, setsid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::channel::{self, Packet};
 use super::error::{Context, Error};
@@ -188,6 +189,8 @@ impl Init<'_> {
                 .signal(pid, signal, reply.as_fd())
                 .map_err(|e| (e, Some(reply))),
             Ok(ToInit::Watch { pid }) => {
+                // Not every process that is watched is ever init's to reap.
+                self.watched.retain(|_, reply| !is_left(reply.as_fd()));
                 self.watched.insert(pid, reply);
                 Ok(())
             }
@@ -363,6 +366,13 @@ enum Streams {
     Given([OwnedFd; 3]),
     /// To be opened inside.
     Terminal(WindowSize),
+}
+
+/// Whether the other end of a socket is closed.
+fn is_left(socket: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    let polled_now = poll(&mut polled, Some(&Timespec::default()));
+    polled_now.is_ok() && polled[0].revents().contains(PollFlags::HUP)
 }
 
 fn place_streams(streams: [BorrowedFd<'_>; 3]) -> Result<(), Error> {

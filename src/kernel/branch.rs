@@ -17,6 +17,9 @@ use crate::isolation::{Context, Error};
 /// Longest that a kernel may take to fork: it copies the page tables of all its memory twice.
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// What a kernel may have to tell of its checkpoints first; an honest one has one thing.
+const EARLIER_FRAMES: usize = 8;
+
 /// A kernel that goes on from where another was.
 #[derive(Debug)]
 pub struct Branch {
@@ -39,6 +42,8 @@ pub async fn branch(
 ) -> Result<Branch, Error> {
     let started = Instant::now();
     let (lines, theirs) = Lines::new()?;
+    // An answer that came too late for an earlier request is none to this one.
+    kernel.read_checkpoints();
     let forked = timeout(FORK_TIMEOUT, async {
         let (request, fds) = (
             ToKernel::Branch { waits },
@@ -53,7 +58,7 @@ pub async fn branch(
         .map_err(|_| Error::Refused("the kernel does not fork".into()))??;
     drop(theirs);
     let forked = started.elapsed();
-    let process = find(place.cgroup, kernel.leaf(), inner)?;
+    let process = find(place.cgroup, kernel, inner)?;
     let exit = watch(place.init, inner).await?;
     let mut branch = Kernel::new(leaf.to_owned(), process, lines, exit)?;
     branch.fresh = kernel.fresh;
@@ -80,7 +85,7 @@ pub async fn branch(
 
 /// Id of the branch, inside. What the kernel had to tell of its checkpoint may come first.
 async fn answer(kernel: &mut Kernel) -> Result<i32, Error> {
-    loop {
+    for _ in 0..=EARLIER_FRAMES {
         match kernel.answer().await? {
             Some(FromKernel::Checkpoint { pid, objection }) => {
                 kernel.note_checkpoint(pid, objection);
@@ -92,14 +97,19 @@ async fn answer(kernel: &mut Kernel) -> Result<i32, Error> {
             None => return Err(Error::Refused("the kernel died as it forked".into())),
         }
     }
+    Err(Error::Refused(
+        "the kernel does not come to the point".into(),
+    ))
 }
 
-/// The process of a leaf that has the id `inner` inside.
-fn find(cgroup: &SandboxCgroup, leaf: &str, inner: i32) -> Result<Process, Error> {
+/// The process of a kernel's leaf that has the id `inner` inside, and is not the kernel itself: two
+/// handles to one process would each take it out of the other's leaf.
+fn find(cgroup: &SandboxCgroup, kernel: &Kernel, inner: i32) -> Result<Process, Error> {
+    let (leaf, itself) = (kernel.leaf(), kernel.process.pid());
     // The newest is listed last.
     let all = cgroup.processes(leaf)?.into_iter().rev();
     let pid = all
-        .filter(|pid| inner_id(*pid) == Some(inner))
+        .filter(|pid| *pid != itself && inner_id(*pid) == Some(inner))
         .find_map(Pid::from_raw)
         .ok_or_else(|| Error::Refused("the branch is gone".into()))?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("open the branch")?;

@@ -29,6 +29,14 @@ const NO_CHECKPOINT: &str = "the kernel had no checkpoint of its last state";
 const READ_BYTES: usize = 256 * 1024;
 /// Room for the frames of a small execution in one read.
 const MIN_READ_BYTES: usize = 4096;
+/// Most that is read of what a dead kernel has left in its socket, whose buffer holds less: 416 KiB at
+/// most with the default `net.core.wmem_max` (socket(7)). Others that it started may write as fast as it
+/// is read, and whoever reads without waiting holds a thread of the service up.
+const LEFT_BYTES: usize = 512 * 1024;
+/// Likewise, frames: each small one takes some 768 bytes of that buffer.
+const LEFT_FRAMES: usize = 1000;
+/// Longest answer to something else than an execution.
+const ANSWER_BYTES: usize = 256 * 1024;
 /// Longest between fork and ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest that the zygote may take to tell how a kernel ended.
@@ -180,6 +188,9 @@ impl Kernel {
             .map_err(|_| Error::Refused("the kernel does not get ready".into()))?
             .context("hear from the kernel")?;
         match &answer {
+            Some(body) if body.len() > ANSWER_BYTES => {
+                Err(Error::Refused("the kernel answers at length".into()))
+            }
             Some(body) => frame::parse(body, 0).context("read the kernel's answer"),
             None => Ok(None),
         }
@@ -210,8 +221,9 @@ impl Kernel {
     pub async fn end(&self, cgroup: &SandboxCgroup) {
         if let Err(e) = cgroup.kill_leaf(&self.leaf) {
             tracing::debug!("the kernel's cgroup is gone: {e}");
-            self.process.kill();
         }
+        // Wherever it is: what is not killed is waited for without end.
+        self.process.kill();
         self.process.exited().await;
     }
 
@@ -240,9 +252,13 @@ impl Kernel {
         self.checkpoint = pid.ok_or_else(|| objection.unwrap_or_else(|| NO_CHECKPOINT.into()));
     }
 
-    /// Notes what it told about its checkpoint after its last execution. It has died.
+    /// Notes what it told about its checkpoint after its last execution, and drops what else it said.
     pub(super) fn read_checkpoints(&mut self) {
-        while let Ok(Some(body)) = self.frames.next_now() {
+        let mut left = LEFT_BYTES;
+        for _ in 0..LEFT_FRAMES {
+            let Ok(Some(body)) = self.frames.next_now(&mut left) else {
+                return;
+            };
             if let Ok(Some(FromKernel::Checkpoint { pid, objection })) = frame::parse(&body, 0) {
                 self.note_checkpoint(pid, objection);
             }
@@ -339,23 +355,28 @@ impl Frames {
         }
     }
 
-    /// The next frame's body if it is there, asking the kernel itself: tokio knows only what its
-    /// reactor has seen so far.
-    fn next_now(&mut self) -> io::Result<Option<BytesMut>> {
+    /// The next frame's body if it is there and no more than `left` bytes must be read for it, asking
+    /// the kernel itself: tokio knows only what its reactor has seen so far.
+    fn next_now(&mut self, left: &mut usize) -> io::Result<Option<BytesMut>> {
         loop {
             if let Some(frame) = self.take()? {
                 return Ok(Some(frame));
             }
-            if self.read_now()? == 0 {
+            let read = self.read_now()?;
+            *left = left.saturating_sub(read);
+            if read == 0 || *left == 0 {
                 return Ok(None);
             }
         }
     }
 
-    /// Drops what was sent so far, a part of a frame at its end too. The sender is dead.
+    /// Drops what was sent so far, a part of a frame at its end too. The sender is dead; a checkpoint
+    /// that writes all the same is none.
     pub(super) fn discard(&mut self) {
+        let mut left = LEFT_BYTES;
         self.buffer.clear();
-        while self.read_now().is_ok_and(|read| read > 0) {
+        while left > 0 && self.read_now().is_ok_and(|read| read > 0) {
+            left = left.saturating_sub(self.buffer.len());
             self.buffer.clear();
         }
     }

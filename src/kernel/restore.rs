@@ -46,9 +46,12 @@ pub async fn restore(kernel: &mut Kernel, place: &Place<'_>) -> Result<Vec<Strin
 
 async fn wake(kernel: &mut Kernel, place: &Place<'_>, inner: i32) -> Result<Vec<String>, Error> {
     let leaf = kernel.leaf().to_owned();
+    // The kernel may have told its own id.
+    let dead = kernel.process.pid();
+    let keep = |pid| pid != dead && inner_id(pid) == Some(inner);
     // Frozen, nothing forks; what is killed dies nevertheless (cgroup v2 documentation).
     let frozen = place.cgroup.freeze_leaf(&leaf)?;
-    kill_others(place.cgroup, &leaf, |pid| inner_id(pid) == Some(inner)).await?;
+    kill_others(place.cgroup, &leaf, keep).await?;
     let kept = place.cgroup.processes(&leaf)?;
     let pid = kept
         .first()
@@ -79,11 +82,14 @@ async fn wake(kernel: &mut Kernel, place: &Place<'_>, inner: i32) -> Result<Vec<
 /// Forks of a kernel are no children of the zygote, which tells how kernels end, but of init.
 pub(super) async fn watch(init: &Init, pid: i32) -> Result<oneshot::Receiver<Exit>, Error> {
     let channel = init.watch(pid).await?;
-    let (told, exit) = oneshot::channel();
+    let (mut told, exit) = oneshot::channel();
     tokio::spawn(async move {
-        let Ok(Some(packet)) = channel.receive().await else {
-            return;
+        // One whose parent lives ends without init's noticing.
+        let received = tokio::select! {
+            received = channel.receive() => received,
+            () = told.closed() => return,
         };
+        let Ok(Some(packet)) = received else { return };
         if let Ok(Reply::Exited { code, signal }) = packet.decode() {
             let _ = told.send(Exit { code, signal });
         }

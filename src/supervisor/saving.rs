@@ -112,8 +112,11 @@ async fn make_room(sandbox: &Sandbox, newest: &SavedFile) {
         let old = old.count();
         saved.drain(..old).map(|(path, _)| path).collect()
     };
-    for path in removed {
-        // The code may have removed it.
-        let _ = step(files::remove(sandbox, &path)).await;
-    }
+    // One time for all: the code may stop each of the workers. It may have removed a file, too.
+    let removals = async {
+        for path in removed {
+            let _ = files::remove(sandbox, &path).await;
+        }
+    };
+    let _ = timeout(STEP_TIME, removals).await;
 }

@@ -12,7 +12,7 @@ const SOON: Duration = Duration::from_secs(15);
 
 /// Finds the control socket and the id of the execution that runs; `frame` makes a frame of an
 /// object or of bytes.
-const FIND: &str = "import gc, json, os, socket, stat, struct\n\
+pub(crate) const FIND: &str = "import gc, json, os, socket, stat, struct\n\
     mine = next(o.id for o in gc.get_objects() if type(o).__name__ == 'Execution')\n\
     control = [int(n) for n in os.listdir('/proc/self/fd')\n    \
         if os.path.exists(f'/proc/self/fd/{n}') and stat.S_ISSOCK(os.fstat(int(n)).st_mode)]\n\

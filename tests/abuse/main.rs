@@ -4,6 +4,7 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 
+mod branches;
 mod forgery;
 mod memory;
 mod output;

@@ -1,5 +1,7 @@
 //! Output without end. What is kept is bounded, and so is the service's memory.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::fixture::sandbox::shown;
@@ -8,6 +10,7 @@ use crate::{Scene, assert_raised};
 /// What a flood may leave in the service's memory.
 const FLAT_BYTES: u64 = 48 << 20;
 const MIB: usize = 1 << 20;
+const SOON: Duration = Duration::from_secs(10);
 
 /// Runs a flood; asserts that the outcome is small and marked, and that memory stays flat.
 #[track_caller]
@@ -172,5 +175,39 @@ fn stopping_whoever_saves_the_output_does_not_hold_the_answer() {
     let elapsed = begun.elapsed();
     println!("{elapsed:?} {}", outcome["truncated"]);
     assert!(elapsed < std::time::Duration::from_secs(20), "{elapsed:?}");
+    scene.assert_unharmed(&attacker);
+}
+
+#[test]
+fn an_answer_does_not_wait_for_each_old_file_that_cannot_be_removed() {
+    let scene = Scene::new("limits.output_bytes = 1000\nlimits.saved_output_bytes = 100_000");
+    let attacker = scene.attacker(&json!({}));
+    for bytes in [[2000; 60].as_slice(), &[90_000; 2]].concat() {
+        attacker.stdout(&format!("print('x' * {bytes})"));
+    }
+    let begun = Instant::now();
+    // The name of the file that is being written tells the id of the worker that writes it. Those that
+    // come after it are stopped.
+    let outcome = attacker.execute(
+        "import subprocess, sys, time\n\
+         stopper = '''\n\
+         import os, signal\n\
+         begun = []\n\
+         while not begun: begun = [f for f in os.listdir(\".outputs\") if f.startswith(\".upload-\")]\n\
+         writer = int(begun[0].removeprefix(\".upload-\"))\n\
+         while True:\n    \
+             for pid in range(writer + 1, writer + 100):\n        \
+                 try: os.kill(pid, signal.SIGSTOP)\n        \
+                 except OSError: pass\n\
+         '''\n\
+         stopper = subprocess.Popen([sys.executable, '-c', stopper])\n\
+         time.sleep(1)\n\
+         print('x' * 45_000, flush=True)\n\
+         time.sleep(0.5)\n\
+         print('x' * 45_000)",
+    );
+    assert_eq!(outcome["outcome"], "ok", "{}", shown(&outcome));
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    attacker.stdout("stopper.kill()");
     scene.assert_unharmed(&attacker);
 }

@@ -1,5 +1,6 @@
 //! WebSockets to processes.
 
+use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -231,6 +232,27 @@ fn a_slow_websocket_holds_the_process_up_and_gets_everything() {
     let (bytes, last) = read_until(&mut socket, "");
     assert_eq!(bytes.len(), (20 << 20) + 5);
     assert_eq!(last.expect("an end")["exit_code"], 0);
+}
+
+#[test]
+fn pings_of_a_client_that_does_not_read_are_not_kept() {
+    const PINGS: usize = 800_000;
+    let service = Service::start();
+    let sandbox = service.create();
+    let process = start(&sandbox, "sleep 1000");
+    let socket = process.attach(0);
+    let mut stream = socket.get_ref();
+    let longest = Some(Duration::from_secs(2));
+    stream.set_write_timeout(longest).expect("a time limit");
+    let before = service.process().rss_bytes();
+    // Masked with zeros (RFC 6455, 5.2).
+    let ping = [[0x89, 0x80 | 125, 0, 0, 0, 0].as_slice(), &[b'p'; 125]].concat();
+    let thousand = ping.repeat(1000);
+    // The service may stop reading, or end the connection.
+    let _sent = (0..PINGS / 1000).try_for_each(|_| stream.write_all(&thousand));
+    let growth = service.process().rss_bytes().saturating_sub(before);
+    assert!(growth < 32 << 20, "{growth} bytes of memory");
+    service.assert_healthy();
 }
 
 #[test]
