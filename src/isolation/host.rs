@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::OpenTreeFlags;
@@ -30,6 +30,9 @@ use super::sys::{self, Fork, Image};
 
 /// Longest that our own processes may take over a step of the set-up.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest that the copy of our program may take to be sealed, and what lies between two tries.
+const SEAL_TIME: Duration = Duration::from_secs(5);
+const SEAL_PAUSE: Duration = Duration::from_millis(10);
 /// `MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV` (mount_setattr(2)).
 const MIRROR_ATTRIBUTES: u64 = 0x1 | 0x2 | 0x4;
 /// Blocks of ids that are tried; as many services may run on one host.
@@ -133,7 +136,14 @@ fn sealed_copy(program: &Path) -> Result<OwnedFd, Error> {
     rustix::fs::fchmod(&to, rustix::fs::Mode::from_raw_mode(0o555))
         .context("make it executable")?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-    fcntl_add_seals(&to, seals).context("seal the program")?;
+    let deadline = Instant::now() + SEAL_TIME;
+    // EBUSY while another processor still has pages of the copy in hand.
+    while let Err(e) = fcntl_add_seals(&to, seals) {
+        if e != rustix::io::Errno::BUSY || Instant::now() > deadline {
+            return Err(Error::step("seal the program")(e.into()));
+        }
+        std::thread::sleep(SEAL_PAUSE);
+    }
     // A descriptor open for writing would make the exec fail with ETXTBSY.
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&to));
     let read_only = File::open(&path).context("reopen the program")?;
