@@ -59,7 +59,7 @@ class Kernel:
         # Scripts find their data beside `__file__`. Not a global of `__main__`: multiprocessing would
         # take it for a file that a spawned child can run.
         builtins.__file__ = os.path.join(lockdown.HOME, "main.py")
-        self.streams.copies = {1: plan.stdout, 2: plan.stderr}
+        self.streams.copies.update({1: plan.stdout, 2: plan.stderr})
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         self.checkpoints.begin(plan)
         self.tell({"type": "ready"})

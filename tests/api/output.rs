@@ -117,6 +117,27 @@ fn what_is_printed_after_a_clear_is_never_cleared_with_what_was_before() {
 }
 
 #[test]
+fn what_python_writes_to_both_streams_comes_in_order() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let code = "import sys\n\
+                for n in range(50):\n    print(f'{n}a'); print(f'{n}b', file=sys.stderr)";
+    let wanted: Vec<String> = (0..50)
+        .flat_map(|n| [format!("{n}a"), format!("{n}b")])
+        .collect();
+    for _ in 0..5 {
+        let mut seen = String::new();
+        let mut events = sandbox.stream(code);
+        while let Some(event) = events.event() {
+            if event["type"] == "stdout" || event["type"] == "stderr" {
+                seen.push_str(event["text"].as_str().expect("a text"));
+            }
+        }
+        assert_eq!(seen.split_whitespace().collect::<Vec<_>>(), wanted);
+    }
+}
+
+#[test]
 fn late_output_is_shown_with_the_next_execution_and_counted_there() {
     let service = Service::with_config(CONFIG);
     let sandbox = service.create();
