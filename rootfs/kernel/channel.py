@@ -37,7 +37,7 @@ def encode(message):
     return _encode(message).encode("utf-8", "sandcell")
 
 
-def _unread(fd, request):
+def unread(fd, request):
     """Bytes that the other end has not read: SIOCOUTQ of a socket (unix(7)), FIONREAD of a pipe."""
     return struct.unpack("i", ioctl(fd, request, bytes(4)))[0]
 
@@ -105,7 +105,7 @@ class Channel:
         """Waits a moment until the supervisor has read what was sent here, and what is in the pipes. It
         may not while its client is slow, or others print without end."""
         deadline = monotonic() + _SETTLE_SECONDS
-        while _unread(self.fd, termios.TIOCOUTQ) or any(_unread(fd, termios.FIONREAD) for fd in pipes):
+        while unread(self.fd, termios.TIOCOUTQ) or any(unread(fd, termios.FIONREAD) for fd in pipes):
             if monotonic() > deadline:
                 return
             sleep(_SETTLE_PAUSE_SECONDS)

@@ -1,7 +1,6 @@
 """`sys.stdout` and `sys.stderr` over descriptors 1 and 2, and their repair between executions."""
 
 import ctypes
-import fcntl
 import io
 import os
 import sys
@@ -9,6 +8,7 @@ import termios
 import time
 
 from _sandcell import stdin
+from _sandcell.channel import unread
 
 _libc = ctypes.CDLL(None)
 _fflush = _libc.fflush
@@ -46,9 +46,8 @@ class _Turns:
 
 
 def _unread(pipe):
-    """Bytes in a pipe (FIONREAD, pipe(7))."""
     try:
-        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+        return unread(pipe, termios.FIONREAD)
     except OSError:
         return 0  # closed by user code
 

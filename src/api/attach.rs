@@ -30,8 +30,8 @@ use tokio::time::{Instant, interval_at, timeout};
 
 use super::App;
 use super::error::Refusal;
-use super::processes::{ProcessId, query};
-use super::rest::SandboxId;
+use super::processes::query;
+use super::rest::{PartId, SandboxId};
 use super::server::Place;
 use super::wire::{ProcessEndAnswer, offset};
 use crate::supervisor::{Attached, ProcessEnd, ProcessHandle, Stream, WindowSize};
@@ -57,7 +57,7 @@ struct AttachQuery {
 pub(super) async fn attach(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ProcessId(process_id): ProcessId,
+    PartId(process_id): PartId,
     Extension(place): Extension<Place>,
     uri: Uri,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,

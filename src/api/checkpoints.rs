@@ -1,20 +1,16 @@
 //! Checkpoints over REST: variables of a context that are kept, and contexts that go on from them.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::http::request::Parts;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
-use super::body;
-use super::contexts::ContextId;
 use super::error::Refusal;
-use super::rest::{SandboxId, json_of, optional, segment};
+use super::rest::{PartId, SandboxId, optional, required};
 use super::wire::{BranchAnswer, CheckpointAnswer, CheckpointRequest, ForkRequest, RestoreRequest};
 use super::{App, whole};
 
@@ -28,17 +24,6 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/sandbox/{id}/contexts/{context}/fork", post(fork))
 }
 
-/// The `{checkpoint}` of a route, as it stands there; like [`SandboxId`].
-struct CheckpointId(String);
-
-impl<S: Sync> FromRequestParts<S> for CheckpointId {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(segment(parts, 4)))
-    }
-}
-
 async fn list(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
@@ -50,7 +35,7 @@ async fn list(
 async fn create(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ContextId(context_id): ContextId,
+    PartId(context_id): PartId,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<CheckpointAnswer>, Refusal> {
@@ -63,7 +48,7 @@ async fn create(
 async fn remove(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    CheckpointId(checkpoint_id): CheckpointId,
+    PartId(checkpoint_id): PartId,
 ) -> Result<Json<Value>, Refusal> {
     whole::delete_checkpoint(&app.supervisor, &id, &checkpoint_id).await?;
     Ok(Json(
@@ -74,13 +59,12 @@ async fn remove(
 async fn restore(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ContextId(context_id): ContextId,
+    PartId(context_id): PartId,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<BranchAnswer>, Refusal> {
     app.supervisor.info(&id)?;
-    let bytes = body::read(&headers, body, app.body_limit(), app.stall()).await?;
-    let request: RestoreRequest = json_of(&headers, &bytes)?;
+    let request: RestoreRequest = required(&app, &headers, body).await?;
     let restored =
         whole::restore_context(&app.supervisor, &id, &context_id, &request.checkpoint_id);
     Ok(Json(restored.await?.into()))
@@ -89,7 +73,7 @@ async fn restore(
 async fn fork(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ContextId(context_id): ContextId,
+    PartId(context_id): PartId,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<BranchAnswer>, Refusal> {

@@ -1,18 +1,16 @@
 //! Contexts of a sandbox over REST: several kernels over the same files, and the interrupt.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::http::request::Parts;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use super::error::Refusal;
-use super::rest::{SandboxId, optional, segment};
+use super::rest::{PartId, SandboxId, optional};
 use super::wire::{ContextAnswer, ContextRequest, InterruptRequest};
 use super::{App, whole};
 
@@ -23,17 +21,6 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/sandbox/{id}/contexts/{context}", delete(remove))
         .route("/sandbox/{id}/contexts/{context}/restart", post(restart))
         .route("/sandbox/{id}/interrupt", post(interrupt))
-}
-
-/// The `{context}` of a route, as it stands there; like [`SandboxId`].
-pub(super) struct ContextId(pub(super) String);
-
-impl<S: Sync> FromRequestParts<S> for ContextId {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(segment(parts, 4)))
-    }
 }
 
 async fn list(
@@ -59,7 +46,7 @@ async fn create(
 async fn remove(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ContextId(context_id): ContextId,
+    PartId(context_id): PartId,
 ) -> Result<Json<Value>, Refusal> {
     whole::delete_context(&app.supervisor, &id, &context_id).await?;
     Ok(Json(
@@ -70,7 +57,7 @@ async fn remove(
 async fn restart(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ContextId(context_id): ContextId,
+    PartId(context_id): PartId,
 ) -> Result<Json<ContextAnswer>, Refusal> {
     let info = whole::restart_context(&app.supervisor, &id, &context_id).await?;
     Ok(Json(info.into()))

@@ -1,11 +1,9 @@
 //! Background processes of a sandbox over REST.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Query, State};
-use axum::http::request::Parts;
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, Uri};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -14,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::body::{self, Media};
 use super::error::Refusal;
-use super::rest::{SandboxId, optional, required, segment};
+use super::rest::{PartId, SandboxId, optional, required};
 use super::wire::{
     OutputAnswer, OutputQuery, ProcessAnswer, ProcessRequest, SignalRequest, StdinRequest,
     WaitRequest, Window,
@@ -35,17 +33,6 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route(&of("wait"), post(wait))
         .route(&of("resize"), post(resize))
         .route(&of("attach"), get(attach::attach))
-}
-
-/// The `{process}` of a route, as it stands there; like [`SandboxId`].
-pub(super) struct ProcessId(pub(super) String);
-
-impl<S: Sync> FromRequestParts<S> for ProcessId {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(segment(parts, 4)))
-    }
 }
 
 /// The query of a route; the refusal names the field that is wrong.
@@ -80,7 +67,7 @@ async fn start(
 async fn show(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ProcessId(process_id): ProcessId,
+    PartId(process_id): PartId,
 ) -> Result<Json<ProcessAnswer>, Refusal> {
     let process = app.supervisor.process(&id, &process_id)?;
     Ok(Json(process.info().into()))
@@ -89,7 +76,7 @@ async fn show(
 async fn output(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ProcessId(process_id): ProcessId,
+    PartId(process_id): PartId,
     uri: Uri,
 ) -> Result<Json<OutputAnswer>, Refusal> {
     let process = app.supervisor.process(&id, &process_id)?;
@@ -104,7 +91,7 @@ async fn output(
 async fn stdin(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ProcessId(process_id): ProcessId,
+    PartId(process_id): PartId,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
@@ -126,7 +113,7 @@ async fn stdin(
 async fn signal(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ProcessId(process_id): ProcessId,
+    PartId(process_id): PartId,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
@@ -141,7 +128,7 @@ async fn signal(
 async fn wait(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ProcessId(process_id): ProcessId,
+    PartId(process_id): PartId,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<ProcessAnswer>, Refusal> {
@@ -154,7 +141,7 @@ async fn wait(
 async fn resize(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ProcessId(process_id): ProcessId,
+    PartId(process_id): PartId,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<ProcessAnswer>, Refusal> {
@@ -166,7 +153,7 @@ async fn resize(
 async fn remove(
     State(app): State<Arc<App>>,
     SandboxId(id): SandboxId,
-    ProcessId(process_id): ProcessId,
+    PartId(process_id): PartId,
 ) -> Result<Json<Value>, Refusal> {
     app.supervisor.process(&id, &process_id)?.delete().await?;
     Ok(Json(

@@ -64,8 +64,19 @@ impl<S: Sync> FromRequestParts<S> for SandboxId {
     }
 }
 
+/// The `{context}`, `{checkpoint}` or `{process}` of a route below a sandbox's; like [`SandboxId`].
+pub(super) struct PartId(pub(super) String);
+
+impl<S: Sync> FromRequestParts<S> for PartId {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(segment(parts, 4)))
+    }
+}
+
 /// The `n`th segment of a request's path as it stands there; the empty one before the first is 0.
-pub(super) fn segment(parts: &Parts, n: usize) -> String {
+fn segment(parts: &Parts, n: usize) -> String {
     let segment = parts.uri.path().split('/').nth(n);
     segment.unwrap_or_default().to_owned()
 }
@@ -192,10 +203,7 @@ pub(super) async fn required<T: DeserializeOwned>(
 }
 
 /// Decodes a body that may come without a `Content-Type`, but not with another than JSON's.
-pub(super) fn json_of<T: DeserializeOwned>(
-    headers: &HeaderMap,
-    bytes: &[u8],
-) -> Result<T, Refusal> {
+fn json_of<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Refusal> {
     match body::media(headers) {
         Media::Json | Media::Unstated => body::decode(bytes),
         Media::Other => Err(body::json_required()),

@@ -4,17 +4,17 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 use tokio::time::{Instant, timeout};
 
 use super::handle::{Kernel, Lines, Place};
 use super::protocol::{FromKernel, ToKernel};
-use super::restore::{inner_id, watch};
+use super::restore::{inner_id, open_in, watch};
 use crate::isolation::cgroup::SandboxCgroup;
 use crate::isolation::host::Process;
 use crate::isolation::{Context, Error};
 
-/// Longest that a kernel may take to fork: it copies the page tables of all its memory twice.
+/// Longest that a kernel may take to fork: it copies the page tables of all its memory.
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What a kernel may have to tell of its checkpoints first; an honest one has one thing.
@@ -110,16 +110,9 @@ fn find(cgroup: &SandboxCgroup, kernel: &Kernel, inner: i32) -> Result<Process, 
     let all = cgroup.processes(leaf)?.into_iter().rev();
     let pid = all
         .filter(|pid| *pid != itself && inner_id(*pid) == Some(inner))
-        .find_map(Pid::from_raw)
-        .ok_or_else(|| Error::Refused("the branch is gone".into()))?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("open the branch")?;
-    let process = Process::new(pidfd)?;
-    // Opened first: what is still in the cgroup after that is what was opened.
-    if cgroup.holds(leaf, process.pid()) {
-        Ok(process)
-    } else {
-        Err(Error::Refused("the branch is gone".into()))
-    }
+        .find_map(Pid::from_raw);
+    let pidfd = pid.and_then(|pid| open_in(cgroup, leaf, pid));
+    Process::new(pidfd.ok_or_else(|| Error::Refused("the branch is gone".into()))?)
 }
 
 /// Moves the branch into its leaf, checks it from outside as any kernel and hears its first word.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -108,11 +109,11 @@ pub(super) async fn kill_started(
     // Frozen before it is asked: a checkpoint that the kernel forks from here on is not there yet.
     let frozen = cgroup.freeze_leaf(&leaf)?;
     kernel.read_checkpoints();
-    let (own, checkpoint) = (kernel.process.pid(), kernel.checkpoint.clone());
+    let (own, checkpoint) = (kernel.process.pid(), kernel.checkpoint.as_ref().ok());
     let keep = |pid| {
         pid == own
             || present.contains(&pid)
-            || checkpoint.is_ok() && inner_id(pid) == checkpoint.clone().ok()
+            || checkpoint.is_some() && inner_id(pid).as_ref() == checkpoint
     };
     let killed = kill_others(cgroup, &leaf, keep).await;
     drop(frozen);
@@ -138,16 +139,22 @@ async fn kill_others(
             return Err(Error::Refused("processes of the kernel do not die".into()));
         }
         for pid in others.into_iter().filter_map(Pid::from_raw) {
-            // Opened first: what is still in the cgroup after that is what was opened.
-            if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
-                && cgroup.holds(leaf, pid.as_raw_nonzero().get())
-            {
+            if let Some(pidfd) = open_in(cgroup, leaf, pid) {
                 killed.insert(pid.as_raw_nonzero());
                 let _ = pidfd_send_signal(pidfd, Signal::KILL);
             }
         }
         sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Opens a process of a leaf; `None` where it is not there any more.
+pub(super) fn open_in(cgroup: &SandboxCgroup, leaf: &str, pid: Pid) -> Option<OwnedFd> {
+    // Opened first: what is still in the cgroup after that is what was opened.
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    cgroup
+        .holds(leaf, pid.as_raw_nonzero().get())
+        .then_some(pidfd)
 }
 
 /// Id of a process in its innermost PID namespace (`NSpid`, proc_pid_status(5), Linux 4.1).
