@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::network::Policy;
+
 /// A sandbox with less memory could not start a kernel.
 pub const MIN_MEMORY_BYTES: u64 = 64 * MIB;
 /// Less would not hold a screenful of a terminal.
@@ -26,6 +28,10 @@ pub struct Config {
     pub limits: Limits,
     /// Limits of the service.
     pub service: Service,
+    /// What sandboxes may reach.
+    pub network: Network,
+    /// The package index that sandboxes see.
+    pub packages: Packages,
 }
 
 /// The port and who may use it.
@@ -146,6 +152,42 @@ pub struct Service {
     pub preload: Vec<String>,
 }
 
+/// What sandboxes may reach, through the proxy only.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// Policy of sandboxes whose create names none: `none`, `packages`, `open` or a table with `allow`.
+    pub default: Policy,
+    /// Networks (CIDR) that are not public and that policies may reach all the same.
+    pub private_cidrs: Vec<String>,
+    /// Connections of one sandbox at once.
+    pub connections: usize,
+    /// New connections of one sandbox in a second; as many may come at once.
+    pub connections_per_second: u32,
+    /// Seconds to find and reach a host.
+    pub connect_timeout_seconds: u64,
+    /// Seconds without a byte in either direction after which a connection is closed.
+    pub idle_timeout_seconds: u64,
+}
+
+/// The package index that sandboxes see, and its cache.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Packages {
+    /// The index to fetch from; default: what pip on this host is configured to use.
+    pub index_url: Option<String>,
+    /// Bytes of downloads that are kept in `<data_dir>/packages`; the least recently used go first.
+    pub cache_bytes: u64,
+    /// Bytes of one file.
+    pub max_file_bytes: u64,
+    /// Bytes of one page of the index.
+    pub max_page_bytes: u64,
+    /// Seconds for which a page of the index is used again before the index is asked whether it changed.
+    pub page_seconds: u64,
+    /// Seconds in which the index must answer, and between two pieces of a download.
+    pub timeout_seconds: u64,
+}
+
 impl Config {
     /// Reads a TOML file over the defaults.
     ///
@@ -229,6 +271,8 @@ impl Default for Config {
             server: Server::default(),
             limits: Limits::default(),
             service: Service::default(),
+            network: Network::default(),
+            packages: Packages::default(),
         }
     }
 }
@@ -301,6 +345,32 @@ impl Default for Service {
             preload: ["numpy", "pandas", "matplotlib.pyplot"]
                 .map(String::from)
                 .to_vec(),
+        }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            default: Policy::None,
+            private_cidrs: Vec::new(),
+            connections: 64,
+            connections_per_second: 50,
+            connect_timeout_seconds: 10,
+            idle_timeout_seconds: 300,
+        }
+    }
+}
+
+impl Default for Packages {
+    fn default() -> Self {
+        Self {
+            index_url: None,
+            cache_bytes: 10 * 1024 * MIB,
+            max_file_bytes: 4 * 1024 * MIB,
+            max_page_bytes: 64 * MIB,
+            page_seconds: 600,
+            timeout_seconds: 60,
         }
     }
 }

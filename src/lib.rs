@@ -54,4 +54,5 @@ pub mod config;
 pub mod isolation;
 pub mod kernel;
 pub mod mirror;
+pub mod network;
 pub mod supervisor;

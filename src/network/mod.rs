@@ -1,0 +1,13 @@
+//! What leaves a sandbox: the policy, the proxy that enforces it, and the package index.
+//!
+//! A sandbox has no route to anywhere. Init makes one listening socket inside its network namespace and
+//! passes it up; what is accepted there is served here, outside, by [`Egress`]: requests for a path of
+//! the listener itself go to the package [`Gateway`], everything else is a proxy request that the
+//! [`Policy`] decides on.
+
+mod policy;
+
+pub use policy::{Policy, Rule};
+
+/// Port of the listener inside every sandbox that has one, on 127.0.0.1.
+pub const PROXY_PORT: u16 = 3128;
