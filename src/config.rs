@@ -136,6 +136,8 @@ pub struct Limits {
     pub background_processes: usize,
     /// Bytes of output, both streams together, that are kept of a background process: the last.
     pub background_output_bytes: usize,
+    /// Seconds that an installation may take.
+    pub install_seconds: u64,
     /// Seconds that a request may take to write to a process that does not read.
     pub stdin_seconds: u64,
 }
@@ -332,6 +334,7 @@ impl Default for Limits {
             checkpoints: 16,
             background_processes: 16,
             background_output_bytes: MIB as usize,
+            install_seconds: 600,
             stdin_seconds: 10,
         }
     }

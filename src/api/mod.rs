@@ -26,6 +26,7 @@ pub mod error;
 mod guard;
 mod lines;
 mod mcp;
+mod network;
 mod outcome;
 mod processes;
 mod rest;

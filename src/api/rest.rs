@@ -18,7 +18,9 @@ use super::body::{self, Media};
 use super::error::Refusal;
 use super::outcome::{Outcome, gather};
 use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
-use super::{App, checkpoints, commands, contexts, download, lines, processes, upload, whole};
+use super::{
+    App, checkpoints, commands, contexts, download, lines, network, processes, upload, whole,
+};
 use crate::supervisor::{CreateSpec, ExecuteSpec};
 
 /// Routes and what answers where there is none.
@@ -36,6 +38,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .merge(contexts::routes())
         .merge(checkpoints::routes())
         .merge(processes::routes())
+        .merge(network::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
 }

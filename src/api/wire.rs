@@ -1,5 +1,6 @@
 //! What travels: request bodies in, answers out. Names and shapes are the contract's.
 
+mod network;
 mod process;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use crate::supervisor::{
     ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
     SandboxInfo, Usage,
 };
+pub(crate) use network::*;
 pub(crate) use process::*;
 
 /// Body of `POST /sandbox/create`.
@@ -44,16 +46,6 @@ impl TryFrom<CreateRequest> for CreateSpec {
                 "mirror: there is only the mirror \"default\"",
             ));
         }
-        let offline = match &request.network {
-            None | Some(Value::Bool(false)) => true,
-            Some(policy) => policy == "none",
-        };
-        if !offline {
-            return Err(Refusal::invalid(
-                "network",
-                "network: sandboxes have no network; leave it out or say \"none\"",
-            ));
-        }
         Ok(Self {
             name: request.name,
             memory_bytes: request.memory_bytes,
@@ -63,6 +55,7 @@ impl TryFrom<CreateRequest> for CreateSpec {
             lease_seconds: request.lease_seconds,
             idle_seconds: request.idle_seconds,
             env: request.env.unwrap_or_default(),
+            network: request.network.map(network::policy).transpose()?,
         })
     }
 }

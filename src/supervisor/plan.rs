@@ -46,6 +46,7 @@ impl Plan {
             lease: Duration::from_secs(limits.lease_seconds),
             idle: None,
             env: BTreeMap::new(),
+            network: config.network.default.clone(),
         }
     }
 
@@ -106,6 +107,9 @@ impl Plan {
         }
         check_env(&spec.env)?;
         plan.env = spec.env;
+        if let Some(network) = spec.network {
+            plan.network = network;
+        }
         Ok(plan)
     }
 

@@ -7,6 +7,7 @@
 mod answer;
 mod checkpoints;
 mod contexts;
+mod packages;
 mod processes;
 mod schema;
 mod sessions;
