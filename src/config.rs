@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::network::Policy;
+use crate::network::{Egress, Policy};
 
 /// A sandbox with less memory could not start a kernel.
 pub const MIN_MEMORY_BYTES: u64 = 64 * MIB;
@@ -254,7 +254,7 @@ impl Config {
         if self.service.pool > self.service.max_sandboxes {
             return Err("service.pool must be at most service.max_sandboxes".into());
         }
-        Ok(())
+        Egress::new(&self.network, None).map(drop)
     }
 
     /// Where mirrors are kept.
