@@ -12,7 +12,7 @@ mod refusal;
 mod rule;
 mod target;
 
-pub use egress::{Egress, Gateway, Link, Refused, Resolver, Stats};
+pub use egress::{Egress, Gateway as Index, Link, Refused, Resolver, Stats};
 pub use policy::{MAX_RULES, Policy};
 pub use refusal::{Code, Refusal};
 pub use rule::Rule;

@@ -17,6 +17,7 @@ use crate::isolation::seccomp::Filters;
 use crate::isolation::spec::{Ablation, BLOCK_IDS};
 use crate::isolation::{Context, Error};
 use crate::kernel::zygote::Zygote;
+use crate::network::{self, Egress, Gateway};
 
 /// A service that has its processes, before tokio starts.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub struct Prepared {
     cgroup: ServiceCgroup,
     nursery: SpawnedNursery,
     ablation: Ablation,
+    default_index: String,
 }
 
 impl Prepared {
@@ -63,12 +65,19 @@ impl Prepared {
                 cgroup,
                 nursery,
                 ablation: Ablation::default(),
+                default_index: String::new(),
             }),
             Err(e) => {
                 let _ = cgroup.remove();
                 Err(e)
             }
         }
+    }
+
+    /// The package index to use where neither the configuration nor the host's pip names one.
+    pub fn with_default_index(mut self, url: &str) -> Self {
+        url.clone_into(&mut self.default_index);
+        self
     }
 
     /// Leaves protections out. For tests that prove that other tests would notice.
@@ -92,6 +101,8 @@ pub struct Host {
     pub filters: Filters,
     /// Left out on purpose, by tests only.
     pub ablation: Ablation,
+    /// What sandboxes reach, they reach through this.
+    pub egress: Arc<Egress>,
     zygote: tokio::sync::Mutex<Arc<Zygote>>,
     users: Mutex<Users>,
     lock: Mutex<Option<DataLock>>,
@@ -106,9 +117,16 @@ impl Host {
             cgroup,
             nursery,
             ablation,
+            default_index,
         } = prepared;
         let nursery = Nursery::attach(nursery)?;
         let filters = Filters::default_profile()?;
+        // A service's own, in its data directory: what runs one sandbox and goes has no cache.
+        let index = match &lock {
+            Some(_) => Some(package_index(&config, &default_index)?),
+            None => None,
+        };
+        let egress = Arc::new(Egress::new(&config.network, index).map_err(Error::Unsupported)?);
         let zygote = start_zygote(&nursery, &filters, ablation, &config).await;
         let zygote = match zygote {
             Ok(zygote) => zygote,
@@ -125,6 +143,7 @@ impl Host {
             nursery,
             filters,
             ablation,
+            egress,
             zygote: tokio::sync::Mutex::new(zygote),
             users: Mutex::new(Users::default()),
             lock: Mutex::new(lock),
@@ -181,6 +200,17 @@ impl Host {
         drop(self.lock.lock().expect("not poisoned").take());
         errors
     }
+}
+
+/// The package index that sandboxes see.
+fn package_index(config: &Config, default_index: &str) -> Result<network::Index, Error> {
+    let cache = config.data_dir.join("packages");
+    let gateway = Gateway::new(&config.packages, cache, default_index)
+        .map_err(|e| Error::Unsupported(format!("the package index: {e}")))?;
+    Ok(Arc::new(move |_, request| {
+        let gateway = gateway.clone();
+        Box::pin(async move { gateway.answer(request).await.map(Body::new) })
+    }))
 }
 
 async fn start_zygote(
