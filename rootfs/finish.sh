@@ -27,3 +27,8 @@ rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow- /etc/subuid- /etc/subg
     /var/lib/dpkg/lock-frontend /var/lib/dpkg/triggers/Lock
 find /var/cache /var/log /var/backups /var/mail /var/spool /root /run -mindepth 1 -delete
 mkdir /run/lock
+
+# The installer's own, which user code cannot replace as it can everything in /opt/venv.
+mkdir -p /opt/sandcell/bin
+mv /opt/venv/bin/uv /opt/sandcell/bin/uv
+ln -s /opt/sandcell/bin/uv /opt/venv/bin/uv

@@ -16,6 +16,7 @@ use super::cgroup::SandboxCgroup;
 use super::channel::{self, Channel, Packet};
 use super::error::{Context, Error};
 use super::host_root::Lowers;
+use super::init::PORT_IN_USE;
 use super::posture::Namespaces;
 use super::spawner::{IdBlock, SpawnedNursery};
 use super::spec::{
@@ -339,6 +340,24 @@ impl Init {
     /// returned.
     pub async fn watch(&self, pid: i32) -> Result<Channel, Error> {
         self.request(&ToInit::Watch { pid }, &[]).await
+    }
+
+    /// The socket that listens on the proxy's port inside.
+    ///
+    /// # Errors
+    /// `None` when user code has that port.
+    pub async fn listen(&self) -> Result<Option<OwnedFd>, Error> {
+        let reply = self.request(&ToInit::Listen {}, &[]).await?;
+        let answer = timeout(SETUP_TIMEOUT, reply.receive())
+            .await
+            .map_err(|_| Error::Refused("init does not answer".into()))?
+            .context("hear from init")?
+            .ok_or_else(|| Error::Refused("init died".into()))?;
+        match answer.decode().context("read init's answer")? {
+            Reply::Ok {} => Ok(answer.fds.into_iter().next()),
+            Reply::Failed { code, .. } if code == PORT_IN_USE => Ok(None),
+            other => Err(Error::Refused(format!("init said {other:?}"))),
+        }
     }
 
     /// Starts file work; answers come on the channel returned.

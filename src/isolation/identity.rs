@@ -109,14 +109,21 @@ fn clear_capabilities() -> Result<(), Error> {
 pub fn reduce_init() -> Result<(), Error> {
     use caps::Capability::{CAP_KILL, CAP_SETGID, CAP_SETUID};
     let fail = |e: caps::errors::CapsError| Error::Refused(format!("failed to reduce init: {e}"));
-    for capability in caps::runtime::thread_all_supported() {
-        caps::drop(None, caps::CapSet::Bounding, capability).map_err(fail)?;
-    }
+    empty_bounding_set()?;
     let keep = [CAP_SETUID, CAP_SETGID, CAP_KILL].into_iter().collect();
     caps::set(None, caps::CapSet::Effective, &keep).map_err(fail)?;
     caps::set(None, caps::CapSet::Permitted, &keep).map_err(fail)?;
     caps::clear(None, caps::CapSet::Inheritable).map_err(fail)?;
     rustix::thread::set_no_new_privs(true).context("set no_new_privs")
+}
+
+/// So that no program could ever gain a capability; a new user namespace begins with all of them.
+pub fn empty_bounding_set() -> Result<(), Error> {
+    for capability in caps::runtime::thread_all_supported() {
+        caps::drop(None, caps::CapSet::Bounding, capability)
+            .map_err(|e| Error::Refused(format!("failed to empty the bounding set: {e}")))?;
+    }
+    Ok(())
 }
 
 fn resource(name: &str) -> Result<Resource, Error> {

@@ -20,7 +20,7 @@ use super::identity::{Limits, Root, Sealed, reduce_init};
 use super::inbox::{Event, Inbox};
 use super::seccomp::Filters;
 use super::spec::{Command, FileWork, HOME, Reply, SandboxSpec, ToInit, WindowSize};
-use super::{filework, rootfs, sys, terminal};
+use super::{apart, filework, listener, rootfs, sys, terminal};
 
 /// Descriptors that a file worker keeps are at this number and above; init itself has a few dozen.
 const KEPT_FDS: i32 = 1000;
@@ -194,6 +194,7 @@ impl Init<'_> {
                 self.watched.insert(pid, reply);
                 Ok(())
             }
+            Ok(ToInit::Listen {}) => listen(reply.as_fd()).map_err(|e| (e, Some(reply))),
             Ok(ToInit::File { work }) => self
                 .file(&work, reply.as_fd(), fds.next())
                 .map_err(|e| (e, Some(reply))),
@@ -227,8 +228,12 @@ impl Init<'_> {
             let wrong = "a command needs a cgroup";
             return Err((Error::Refused(wrong.into()), Some(reply)));
         };
-        match sys::fork_into(0, Some(cgroup.as_fd())) {
-            Err(e) => Err((Error::step("fork")(e), Some(reply))),
+        let forked = match command.apart {
+            None => sys::fork_into(0, Some(cgroup.as_fd())).context("fork"),
+            Some(_) => apart::fork(cgroup.as_fd()),
+        };
+        match forked {
+            Err(e) => Err((e, Some(reply))),
             Ok(sys::Fork::Parent { pid, .. }) => {
                 self.watched.insert(pid, reply);
                 Ok(())
@@ -258,6 +263,7 @@ impl Init<'_> {
             let reply =
                 rustix::io::fcntl_dupfd_cloexec(reply, 100).context("keep the reply socket")?;
             sys::close_range_cloexec(3).context("mark descriptors")?;
+            let listening = command.apart.map(apart::set_up).transpose()?;
             let dropped = self.root().drop_identity(&self.limits())?;
             // Opened by the user, who thereby owns it, and before the filters could be in the way.
             let terminal = match streams {
@@ -278,9 +284,10 @@ impl Init<'_> {
                 pid: std::process::id() as i32,
             };
             let controller = terminal.as_ref().map(|t| t.controller.as_fd());
-            channel::send_json(reply.as_fd(), &begun, controller.as_slice())
+            let passed = controller.or(listening.as_ref().map(AsFd::as_fd));
+            channel::send_json(reply.as_fd(), &begun, passed.as_slice())
                 .context("tell of the start")?;
-            std::mem::forget((reply, terminal));
+            std::mem::forget((reply, terminal, listening));
             Ok((sealed, argv, env))
         };
         match prepared() {
@@ -361,6 +368,11 @@ impl Init<'_> {
     }
 }
 
+fn listen(reply: BorrowedFd<'_>) -> Result<(), Error> {
+    let listening = listener::listen()?;
+    channel::send_json(reply, &Reply::Ok {}, &[listening.as_fd()]).context("answer")
+}
+
 /// Standard streams of a command.
 enum Streams {
     Given([OwnedFd; 3]),
@@ -388,12 +400,17 @@ pub const NO_PROCESS: &str = "no_process";
 pub const BAD_CWD: &str = "bad_cwd";
 /// The word when the sandbox has as many terminals as it may.
 pub const NO_TERMINAL: &str = "no_terminal";
+/// The word when user code has the port that is to be listened on.
+pub const PORT_IN_USE: &str = "port_in_use";
 
 fn refuse(reply: BorrowedFd<'_>, error: &Error) {
     let code = match error {
         Error::Step { source, .. } if source.raw_os_error() == Some(libc::EAGAIN) => NO_PROCESS,
         Error::Step { step, .. } if step.starts_with("enter ") => BAD_CWD,
         Error::Step { step, .. } if step == terminal::OPEN => NO_TERMINAL,
+        Error::Step { source, .. } if source.raw_os_error() == Some(libc::EADDRINUSE) => {
+            PORT_IN_USE
+        }
         _ => "not_started",
     };
     let failed = Reply::Failed {

@@ -1,5 +1,6 @@
 //! Isolation: how a sandbox is made of namespaces, cgroups, an overlay, identity and filters.
 
+pub mod apart;
 pub mod cgroup;
 pub mod channel;
 mod error;
@@ -9,6 +10,7 @@ mod host_root;
 mod identity;
 mod inbox;
 pub(crate) mod init;
+mod listener;
 mod migrations;
 pub mod nursery;
 pub mod posture;

@@ -123,6 +123,9 @@ pub enum ToInit {
         /// Its id inside.
         pid: i32,
     },
+    /// Listen on [`PROXY_PORT`](crate::network::PROXY_PORT) of the sandbox's loopback; answers with
+    /// [`Reply::Ok`] and the listening socket. Descriptors: `[0]` reply socket.
+    Listen {},
     /// Do file work as the user. Descriptors: `[0]` reply socket and, for [`FileWork::Write`],
     /// `[1]` the pipe with the content.
     File {
@@ -142,6 +145,15 @@ pub struct Command {
     pub cwd: Option<String>,
     /// Runs on a terminal of the sandbox's own with this size, as the leader of its session.
     pub terminal: Option<WindowSize>,
+    /// Runs apart from user code: see [`super::apart`].
+    pub apart: Option<Apart>,
+}
+
+/// What a program that runs apart from user code has for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Apart {
+    /// Bytes of the file system at [`super::apart::SCRATCH`] that only it sees.
+    pub scratch_bytes: u64,
 }
 
 /// Size of a terminal, in characters.
@@ -199,7 +211,8 @@ pub enum Reply {
         entries: Vec<Entry>,
     },
     /// A program is about to be executed: nothing of it can fail any more but the execution itself.
-    /// Where it gets a terminal, the controlling side of it comes with the packet.
+    /// Where it gets a terminal, the controlling side of it comes with the packet; where it runs apart,
+    /// the listening socket of its network namespace.
     Begun {
         /// Its id inside.
         pid: i32,

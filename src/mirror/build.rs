@@ -5,7 +5,7 @@
 //! [`Store::open`] or build sweeps; its programs die with it ([`confined`]).
 
 use std::fs::{self, File, TryLockError};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -161,6 +161,9 @@ impl Build<'_> {
         self.enter(&root, "finish the tree", false, &["sh", "/mnt/finish.sh"])?;
         self.step(Step::Hash)?;
         fs::remove_dir_all(&self.inputs).map_err(Error::io("delete", &self.inputs))?;
+        // What follows makes a part of the tree writable for all: for user code, not for the host's users.
+        fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o700))
+            .map_err(Error::io("close", &self.dir))?;
         tree::strip(&root, MIRROR_OWNER)?;
         let progress = &mut self.progress;
         let Scan { manifest, .. } = Manifest::scan(&root, MIRROR_OWNER, &mut |fraction| {

@@ -9,6 +9,9 @@ use super::error::Error;
 
 /// Directories that anyone may write to, with the sticky bit.
 const SHARED: [&str; 2] = ["tmp", "var/tmp"];
+/// User code may install, replace and remove packages: in its own sandbox's copy, as every write goes to
+/// that. On the host nobody gets here: the directory of a mirror is closed to all but root.
+const WRITABLE: &str = "opt/venv";
 /// Set-user-id, set-group-id, sticky.
 const SPECIAL_BITS: u32 = 0o7000;
 const WRITE_BY_OTHERS: u32 = 0o022;
@@ -16,7 +19,8 @@ const WRITE_BY_OTHERS: u32 = 0o022;
 const NAMES_BYTES: usize = 64 * 1024;
 
 /// Gives all of `root` to `owner`, takes set-id bits, file capabilities and every other extended
-/// attribute, and the write permission of group and others except in `/tmp` and `/var/tmp`.
+/// attribute, and the write permission of group and others except in `/tmp` and `/var/tmp`; in
+/// `/opt/venv` gives it to all.
 /// Does not follow links.
 ///
 /// # Errors
@@ -48,11 +52,11 @@ fn strip_below(root: &Path, path: &Path, owner: u32, names: &mut [u8]) -> Result
             kind: "device, pipe or socket",
         });
     }
-    let shared = SHARED
-        .iter()
-        .any(|name| path.strip_prefix(root) == Ok(Path::new(name)));
-    let mode = if shared {
+    let inside = path.strip_prefix(root).unwrap_or(path);
+    let mode = if SHARED.iter().any(|name| inside == Path::new(name)) {
         0o1777
+    } else if inside.starts_with(WRITABLE) {
+        meta.mode() & 0o7777 & !SPECIAL_BITS | WRITE_BY_OTHERS
     } else {
         meta.mode() & 0o7777 & !(SPECIAL_BITS | WRITE_BY_OTHERS)
     };
@@ -102,10 +106,15 @@ mod tests {
     }
 
     fn tree(root: &Path) {
-        for dir in ["dev", "etc", "tmp", "var/tmp", "var/mail"] {
+        for dir in ["dev", "etc", "tmp", "var/tmp", "var/mail", "opt/venv/lib"] {
             fs::create_dir_all(root.join(dir)).unwrap();
         }
-        for (file, bits) in [("etc/su", 0o6755), ("etc/open", 0o666), ("etc/key", 0o640)] {
+        for (file, bits) in [
+            ("etc/su", 0o6755),
+            ("etc/open", 0o666),
+            ("etc/key", 0o640),
+            ("opt/venv/lib/tool", 0o4755),
+        ] {
             fs::write(root.join(file), "x").unwrap();
             fs::set_permissions(root.join(file), PermissionsExt::from_mode(bits)).unwrap();
         }
@@ -124,6 +133,9 @@ mod tests {
         assert_eq!(mode(&root.join("etc/open")), 0o644);
         assert_eq!(mode(&root.join("etc/key")), 0o640);
         assert_eq!(mode(&root.join("var/mail")), 0o755);
+        assert_eq!(mode(&root.join("opt")), 0o755);
+        assert_eq!(mode(&root.join("opt/venv/lib")), 0o777);
+        assert_eq!(mode(&root.join("opt/venv/lib/tool")), 0o777);
         assert_eq!(mode(&root.join("tmp")), 0o1777);
         assert_eq!(mode(&root.join("var/tmp")), 0o1777);
         assert_eq!(fs::read_dir(root.join("dev")).unwrap().count(), 0);

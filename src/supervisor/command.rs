@@ -65,6 +65,7 @@ pub(super) async fn start(
         cwd: spec.cwd,
         env: spec.env,
         input: Input::Empty,
+        apart: None,
         deadline: Some(Instant::now() + longest),
         log_bytes: LOG_BYTES,
     };

@@ -139,6 +139,7 @@ impl Supervisor {
             cwd: spec.cwd.clone(),
             env: spec.env,
             input: spec.terminal.map_or(Input::Pipe, Input::Terminal),
+            apart: None,
             deadline: spec.timeout.map(|longest| Instant::now() + longest),
             log_bytes: limits.background_output_bytes,
         };

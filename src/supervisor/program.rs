@@ -28,7 +28,7 @@ use super::sandbox::Sandbox;
 use super::types::{ProcessEnd, Stream, WindowSize};
 use crate::isolation::channel::Channel;
 use crate::isolation::init::{BAD_CWD, NO_PROCESS, NO_TERMINAL};
-use crate::isolation::spec::{Command, Reply};
+use crate::isolation::spec::{Apart, Command, Reply};
 use crate::isolation::{self, Context, sys, terminal};
 use crate::kernel::output::{PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 
@@ -52,6 +52,8 @@ pub(super) struct Program {
     /// Beside the sandbox's own.
     pub(super) env: BTreeMap<String, String>,
     pub(super) input: Input,
+    /// A program of ours, apart from user code: the environment is this one alone.
+    pub(super) apart: Option<Apart>,
     /// When its tree is killed.
     pub(super) deadline: Option<Instant>,
     /// Output that is kept.
@@ -108,6 +110,26 @@ impl Drop for Unclaimed<'_> {
 /// `Invalid` for a directory that cannot be entered; `Busy` without a process or a terminal left;
 /// `Conflict` while the sandbox closes.
 pub(super) async fn start(sandbox: &Arc<Sandbox>, program: Program) -> Result<Arc<Process>, Error> {
+    Ok(begin(sandbox, program).await?.0)
+}
+
+/// Starts a program of ours apart from user code; with it comes the listening socket of its network.
+///
+/// # Errors
+/// As [`start`].
+pub(super) async fn start_apart(
+    sandbox: &Arc<Sandbox>,
+    program: Program,
+) -> Result<(Arc<Process>, OwnedFd), Error> {
+    let (process, listening) = begin(sandbox, program).await?;
+    let listening = listening.ok_or_else(|| not_started(sandbox, &"no socket came"))?;
+    Ok((process, listening))
+}
+
+async fn begin(
+    sandbox: &Arc<Sandbox>,
+    program: Program,
+) -> Result<(Arc<Process>, Option<OwnedFd>), Error> {
     let number = sandbox.next_command.fetch_add(1, Ordering::Relaxed);
     let leaf = format!("command-{number}");
     let mut unclaimed = Unclaimed {
@@ -118,7 +140,7 @@ pub(super) async fn start(sandbox: &Arc<Sandbox>, program: Program) -> Result<Ar
     let oom_kills = sandbox.cgroup.oom_kills();
     let (input, deadline, log_bytes) = (program.input, program.deadline, program.log_bytes);
     let asked = timeout(START_TIME, ask(sandbox, &leaf, program)).await;
-    let (reply, streams, pid) = asked
+    let (reply, streams, pid, passed) = asked
         .unwrap_or_else(|_| Err(isolation::Error::Refused("it does not begin".into()).into()))
         .map_err(|failure| refusal(sandbox, failure))?;
     let window = match input {
@@ -144,7 +166,7 @@ pub(super) async fn start(sandbox: &Arc<Sandbox>, program: Program) -> Result<Ar
         oom_kills,
         outputs: streams.outputs,
     }));
-    Ok(process)
+    Ok((process, passed))
 }
 
 /// Why nothing was started.
@@ -193,8 +215,12 @@ async fn ask(
     sandbox: &Sandbox,
     leaf: &str,
     program: Program,
-) -> Result<(Channel, Streams, i32), Failure> {
-    let mut env = crate::kernel::base_env();
+) -> Result<(Channel, Streams, i32, Option<OwnedFd>), Failure> {
+    let mut env = BTreeMap::new();
+    if program.apart.is_none() {
+        env = crate::kernel::base_env();
+        env.extend(sandbox.env());
+    }
     let terminal = match program.input {
         Input::Terminal(size) => {
             env.insert("TERM".into(), "xterm-256color".into());
@@ -202,13 +228,13 @@ async fn ask(
         }
         Input::Empty | Input::Pipe => None,
     };
-    env.extend(sandbox.env());
     env.extend(program.env);
     let command = Command {
         argv: program.argv,
         env,
         cwd: program.cwd,
         terminal,
+        apart: program.apart,
     };
     let cgroup = sandbox.cgroup.leaf_dir(leaf)?;
     if terminal.is_some() {
@@ -222,7 +248,7 @@ async fn ask(
             input: Some(Arc::clone(&controller)),
             outputs: [Some((Stream::Pty, controller)), None],
         };
-        return Ok((reply, streams, pid));
+        return Ok((reply, streams, pid, None));
     }
     let pipe = || pipe_with(PipeFlags::CLOEXEC).context("make a pipe");
     let [(stdin, input), (stdout, out), (stderr, err)] = [pipe()?, pipe()?, pipe()?];
@@ -245,8 +271,8 @@ async fn ask(
             Some((Stream::Stderr, watched(stderr)?)),
         ],
     };
-    let (pid, _) = begun(&reply).await?;
-    Ok((reply, streams, pid))
+    let (pid, passed) = begun(&reply).await?;
+    Ok((reply, streams, pid, passed))
 }
 
 fn watched(fd: OwnedFd) -> Result<Fd, isolation::Error> {
