@@ -32,6 +32,8 @@ pub struct Config {
     pub network: Network,
     /// The package index that sandboxes see.
     pub packages: Packages,
+    /// Mirrors that are the base and a layer of packages.
+    pub mirrors: Mirrors,
 }
 
 /// The port and who may use it.
@@ -190,6 +192,29 @@ pub struct Packages {
     pub timeout_seconds: u64,
 }
 
+/// Mirrors that are the base and a layer of packages.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mirrors {
+    /// Layered mirrors that there are, those under way included; 0 refuses to make any.
+    pub max: usize,
+    /// Bytes of the files of a layer.
+    pub max_layer_bytes: u64,
+    /// Files, directories and links of a layer.
+    pub max_layer_entries: usize,
+    /// Seconds of an installation, and as many again for what was installed to be taken out and hashed.
+    pub build_seconds: u64,
+    /// Seconds in which a mirror's zygote must have imported everything.
+    pub preload_seconds: u64,
+    /// Bytes of memory of a layered mirror's nursery and zygote.
+    pub memory_bytes: u64,
+    /// Prepared sandboxes kept ready of each layered mirror in use; 0 prepares each on demand.
+    pub pool: usize,
+    /// Seconds without a create after which a layered mirror without sandboxes ends its processes. They
+    /// are started again by the next create.
+    pub idle_seconds: u64,
+}
+
 impl Config {
     /// Reads a TOML file over the defaults.
     ///
@@ -251,6 +276,13 @@ impl Config {
         if limits.stdin_seconds == 0 {
             return Err("limits.stdin_seconds must be 1 or more".into());
         }
+        let mirrors = &self.mirrors;
+        if mirrors.build_seconds == 0 || mirrors.preload_seconds == 0 || mirrors.idle_seconds == 0 {
+            return Err(
+                "mirrors.build_seconds, .preload_seconds and .idle_seconds must be 1 or more"
+                    .into(),
+            );
+        }
         if self.service.pool > self.service.max_sandboxes {
             return Err("service.pool must be at most service.max_sandboxes".into());
         }
@@ -275,6 +307,7 @@ impl Default for Config {
             service: Service::default(),
             network: Network::default(),
             packages: Packages::default(),
+            mirrors: Mirrors::default(),
         }
     }
 }
@@ -374,6 +407,21 @@ impl Default for Packages {
             max_page_bytes: 64 * MIB,
             page_seconds: 600,
             timeout_seconds: 60,
+        }
+    }
+}
+
+impl Default for Mirrors {
+    fn default() -> Self {
+        Self {
+            max: 16,
+            max_layer_bytes: 8 * 1024 * MIB,
+            max_layer_entries: 400_000,
+            build_seconds: 600,
+            preload_seconds: 120,
+            memory_bytes: 4 * 1024 * MIB,
+            pool: 1,
+            idle_seconds: 900,
         }
     }
 }

@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::Common;
 use crate::isolation::cgroup::Layout;
-use crate::isolation::host::{probe_pidfd, refuse_suid_dumpable};
+use crate::isolation::host::probe_pidfd;
 use crate::isolation::seccomp::Filters;
+use crate::isolation::spawner::refuse_suid_dumpable;
 use crate::isolation::sys;
 use crate::supervisor::{CreateSpec, Event, ExecuteSpec, Prepared, Supervisor};
 

@@ -1,197 +1,37 @@
 //! The supervisor's half: starts the nursery, asks it for zygotes and sandboxes, and talks to inits.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::mount::OpenTreeFlags;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::cgroup::{SandboxCgroup, ServiceCgroup};
+use super::cgroup::SandboxCgroup;
 use super::channel::{self, Channel, Packet};
 use super::error::{Context, Error};
-use super::host_root::{HostRoots, tmpfs_takes_user_xattrs};
+use super::host_root::Lowers;
 use super::init::PORT_IN_USE;
 use super::posture::Namespaces;
+use super::spawner::{IdBlock, SpawnedNursery};
 use super::spec::{
-    BLOCK_IDS, Command, FileWork, FromNursery, MIRROR_OWNER, NurseryRequest, NurserySetup,
-    NurseryVerb, Reply, SandboxSpec, ToInit,
+    Command, FileWork, FromNursery, NurseryRequest, NurseryVerb, Reply, SandboxSpec, ToInit,
 };
-use super::sys::{self, Fork, Image};
+use super::sys;
 
 /// Longest that our own processes may take over a step of the set-up.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest that the copy of our program may take to be sealed, and what lies between two tries.
-const SEAL_TIME: Duration = Duration::from_secs(5);
-const SEAL_PAUSE: Duration = Duration::from_millis(10);
-/// `MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV` (mount_setattr(2)).
-const MIRROR_ATTRIBUTES: u64 = 0x1 | 0x2 | 0x4;
-/// Blocks of ids that are tried; as many services may run on one host.
-const MAX_BLOCKS: u32 = 256;
-
-/// A nursery that was started, before tokio watches it.
-#[derive(Debug)]
-pub struct SpawnedNursery {
-    socket: OwnedFd,
-    pidfd: OwnedFd,
-    ids: IdBlock,
-    roots: Option<HostRoots>,
-}
-
-/// Starts the nursery from `program` (this binary), in its own cgroup, over the mirror at `mirror`.
-/// May be called with other threads running.
-pub fn spawn_nursery(
-    program: &Path,
-    mirror: &Path,
-    cgroup: &ServiceCgroup,
-) -> Result<SpawnedNursery, Error> {
-    refuse_suid_dumpable()?;
-    let ids = IdBlock::take()?;
-    let roots = if tmpfs_takes_user_xattrs()? {
-        None
-    } else {
-        Some(HostRoots::new(detached_mirror(mirror)?)?)
-    };
-    let image = Image::new(
-        sealed_copy(program)?,
-        vec![c"sandcell".into(), c"nursery".into()],
-    );
-    let mirror = detached_mirror(mirror)?;
-    let (ours, theirs) = channel::pair().context("make a socket pair")?;
-    let (waiting, go) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("make a pipe")?;
-    let dir = cgroup.nursery_dir()?;
-    let flags = libc::CLONE_NEWUSER
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWNS
-        | libc::CLONE_NEWNET
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWIPC;
-    match sys::fork_into(flags as u64, Some(dir.as_fd())) {
-        Ok(Fork::Child) => sys::exec_in_child(&image, waiting.as_fd(), theirs.as_fd()),
-        Err(e) => Err(Error::Unsupported(format!(
-            "failed to create the outer namespaces: {e}; sandcell needs root, Linux 5.14 or later and \
-             user namespaces (sysctl user.max_user_namespaces above 0)"
-        ))),
-        Ok(Fork::Parent { pid, pidfd }) => {
-            drop(theirs);
-            let map = format!(
-                "0 {MIRROR_OWNER} 1\n1 {} {}\n",
-                ids.first + 1,
-                BLOCK_IDS - 1
-            );
-            for kind in ["uid_map", "gid_map"] {
-                let path = format!("/proc/{pid}/{kind}");
-                fs::write(&path, &map).map_err(Error::path("write", path))?;
-            }
-            rustix::io::write(&go, b"g").context("let the nursery go")?;
-            channel::send_json(ours.as_fd(), &NurserySetup {}, &[mirror.as_fd()])
-                .context("set the nursery up")?;
-            let answer = channel::receive(ours.as_fd()).context("hear from the nursery")?;
-            read_answer(answer, 0)?;
-            Ok(SpawnedNursery {
-                socket: ours,
-                pidfd,
-                ids,
-                roots,
-            })
-        }
-    }
-}
-
-/// With `fs.suid_dumpable` 1 a change of ids leaves a process dumpable (proc_sys_fs(5)): user code
-/// could write to our helpers' memory in the moment before they are sealed.
-pub fn refuse_suid_dumpable() -> Result<(), Error> {
-    let path = "/proc/sys/fs/suid_dumpable";
-    let value = fs::read_to_string(path).map_err(Error::path("read", path))?;
-    if value.trim() == "1" {
-        return Err(Error::Unsupported(
-            "fs.suid_dumpable is 1, so processes that drop their identity could be traced; \
-             run sysctl -w fs.suid_dumpable=0"
-                .into(),
-        ));
-    }
-    Ok(())
-}
-
-/// This binary as a sealed memfd: executable for unprivileged ids wherever the file lies, and
-/// beyond the reach of anything that could overwrite it (CVE-2019-5736).
-fn sealed_copy(program: &Path) -> Result<OwnedFd, Error> {
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-    let mut from = File::open(program).map_err(Error::path("open", program))?;
-    let memfd = memfd_create("sandcell", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .context("create a memfd")?;
-    let mut to = File::from(memfd);
-    io::copy(&mut from, &mut to).context("copy the program")?;
-    to.flush().context("copy the program")?;
-    rustix::fs::fchmod(&to, rustix::fs::Mode::from_raw_mode(0o555))
-        .context("make it executable")?;
-    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-    let deadline = Instant::now() + SEAL_TIME;
-    // EBUSY while another processor still has pages of the copy in hand.
-    while let Err(e) = fcntl_add_seals(&to, seals) {
-        if e != rustix::io::Errno::BUSY || Instant::now() > deadline {
-            return Err(Error::step("seal the program")(e.into()));
-        }
-        std::thread::sleep(SEAL_PAUSE);
-    }
-    // A descriptor open for writing would make the exec fail with ETXTBSY.
-    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&to));
-    let read_only = File::open(&path).context("reopen the program")?;
-    Ok(read_only.into())
-}
-
-/// The mirror as a detached mount, read-only, without set-uid and devices.
-fn detached_mirror(mirror: &Path) -> Result<OwnedFd, Error> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree =
-        rustix::mount::open_tree(rustix::fs::CWD, mirror, flags).map_err(|e| Error::Path {
-            step: "clone the mount of",
-            path: mirror.into(),
-            source: e.into(),
-        })?;
-    sys::mount_setattr(tree.as_fd(), MIRROR_ATTRIBUTES).context("make the mirror read-only")?;
-    Ok(tree)
-}
-
-/// Host ids that only this service maps. Held by an abstract socket, so the kernel frees the block
-/// when the service dies, and no file is left behind.
-#[derive(Debug)]
-struct IdBlock {
-    first: u32,
-    _held: UnixListener,
-}
-
-impl IdBlock {
-    fn take() -> Result<Self, Error> {
-        for k in 1..=MAX_BLOCKS {
-            let name = SocketAddr::from_abstract_name(format!("sandcell/ids/{k}"))
-                .context("name a block of ids")?;
-            if let Ok(held) = UnixListener::bind_addr(&name) {
-                return Ok(Self {
-                    first: MIRROR_OWNER + k * BLOCK_IDS,
-                    _held: held,
-                });
-            }
-        }
-        Err(Error::Unsupported(format!(
-            "all {MAX_BLOCKS} blocks of host ids are taken by other sandcell services; stop one"
-        )))
-    }
-}
 
 /// The answer to request `id`; `None` for one to an earlier request that was given up.
-fn read_answer(packet: Option<Packet>, id: u64) -> Result<Option<Option<OwnedFd>>, Error> {
+pub(super) fn read_answer(
+    packet: Option<Packet>,
+    id: u64,
+) -> Result<Option<Option<OwnedFd>>, Error> {
     let packet = packet.ok_or_else(|| Error::Refused("the nursery died".into()))?;
     let answer: FromNursery = packet.decode().context("read the nursery's answer")?;
     match answer.error {
@@ -208,25 +48,33 @@ pub struct Nursery {
     next_id: AtomicU64,
     process: Process,
     ids: IdBlock,
-    roots: Option<HostRoots>,
+    lowers: Option<Lowers>,
+    layered: bool,
 }
 
 impl Nursery {
     /// Must be called within a tokio runtime.
     pub fn attach(spawned: SpawnedNursery) -> Result<Self, Error> {
+        let lowers = spawned.show_lowers()?;
         Ok(Self {
             channel: Mutex::new(Channel::new(spawned.socket).context("watch the nursery")?),
             // 0 was the setup's.
             next_id: AtomicU64::new(1),
             process: Process::new(spawned.pidfd)?,
+            lowers,
             ids: spawned.ids,
-            roots: spawned.roots,
+            layered: spawned.lower.layer.is_some(),
         })
     }
 
     /// Host id of the user of the sandbox with the given id inside.
     pub fn host_id(&self, user_id: u32) -> u32 {
-        self.ids.first + user_id
+        self.ids.first() + user_id
+    }
+
+    /// Whether it has died, and with it everything below.
+    pub fn has_died(&self) -> bool {
+        self.process.has_exited()
     }
 
     /// Resolves when the nursery has died, and with it everything below.
@@ -263,11 +111,12 @@ impl Nursery {
         let dir = cgroup.leaf_dir("init")?;
         let joins = cgroup.v1_procs()?;
         let mounts = self
-            .roots
+            .lowers
             .as_ref()
-            .map(|roots| roots.make(&spec))
+            .map(|lowers| lowers.make(&spec))
             .transpose()?;
         spec.root_from_host = mounts.is_some();
+        spec.layered = self.layered;
         let mut fds = vec![theirs.as_fd(), dir.as_fd()];
         fds.extend(mounts.iter().flatten().map(AsFd::as_fd));
         fds.extend(joins.iter().map(AsFd::as_fd));

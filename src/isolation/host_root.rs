@@ -9,6 +9,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::CWD;
 use rustix::mount::{
@@ -22,8 +23,6 @@ use super::spec::{MIRROR_OWNER, SandboxSpec};
 
 /// Covered by a tmpfs in the supervisor's own mount namespace.
 const PLACE: &str = "/run/sandcell";
-/// The mirror, by a name that tells nothing of the host: mount options are readable inside.
-const MIRROR: &str = "/run/sandcell/mirror";
 
 /// Whether overlayfs may use a tmpfs of this host as its upper in a user namespace: tried, on a
 /// tmpfs that is mounted nowhere.
@@ -54,7 +53,7 @@ pub struct HostRoots(());
 
 impl HostRoots {
     /// Gives the calling thread, and so all threads it starts later, a mount namespace of its own.
-    pub fn new(mirror: OwnedFd) -> Result<Self, Error> {
+    pub fn new() -> Result<Self, Error> {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)
             .context("unshare the mount namespace")?;
         make_private()?;
@@ -65,21 +64,7 @@ impl HostRoots {
             MountFlags::NOSUID | MountFlags::NODEV,
             "size=1m,mode=700",
         )?;
-        fs::create_dir(MIRROR).map_err(Error::path("make", MIRROR))?;
-        attach(mirror.as_fd(), MIRROR)?;
         Ok(Self(()))
-    }
-
-    /// The stage (a sized tmpfs) and the merged root of a sandbox, as detached mounts.
-    pub fn make(&self, spec: &SandboxSpec) -> Result<[OwnedFd; 2], Error> {
-        let stage = PathBuf::from(format!("{PLACE}/{}", spec.user_id));
-        fs::create_dir(&stage).map_err(Error::path("make", &stage))?;
-        let made = assemble(spec, &stage);
-        // Detached clones keep what they show; the overlay keeps its layers.
-        let _ = unmount(stage.join("m"), UnmountFlags::DETACH);
-        let _ = unmount(&stage, UnmountFlags::DETACH);
-        let _ = fs::remove_dir(&stage);
-        made
     }
 }
 
@@ -91,7 +76,60 @@ impl Drop for HostRoots {
     }
 }
 
-fn assemble(spec: &SandboxSpec, stage: &Path) -> Result<[OwnedFd; 2], Error> {
+/// What the sandboxes of one nursery have below their own files, in the supervisor's place.
+#[derive(Debug)]
+pub struct Lowers {
+    _roots: Arc<HostRoots>,
+    /// By names that tell nothing of the host: mount options are readable inside.
+    dir: PathBuf,
+    /// Topmost first.
+    mounts: Vec<PathBuf>,
+}
+
+impl Lowers {
+    /// Attaches detached mounts, topmost first. `number` is the nursery's alone.
+    pub fn show(roots: &Arc<HostRoots>, number: u32, trees: &[OwnedFd]) -> Result<Self, Error> {
+        let dir = PathBuf::from(format!("{PLACE}/{number}"));
+        fs::create_dir(&dir).map_err(Error::path("make", &dir))?;
+        let mut lowers = Self {
+            _roots: Arc::clone(roots),
+            dir,
+            mounts: Vec::new(),
+        };
+        for (n, tree) in trees.iter().enumerate() {
+            let path = lowers.dir.join(format!("lower{n}"));
+            fs::create_dir(&path).map_err(Error::path("make", &path))?;
+            lowers.mounts.push(path.clone());
+            attach(tree.as_fd(), path.to_str().expect("made of ASCII"))?;
+        }
+        Ok(lowers)
+    }
+
+    /// The stage (a sized tmpfs) and the merged root of a sandbox, as detached mounts.
+    pub fn make(&self, spec: &SandboxSpec) -> Result<[OwnedFd; 2], Error> {
+        let stage = self.dir.join(spec.user_id.to_string());
+        fs::create_dir(&stage).map_err(Error::path("make", &stage))?;
+        let lowers: Vec<_> = self.mounts.iter().filter_map(|p| p.to_str()).collect();
+        let made = assemble(spec, &stage, &lowers.join(":"));
+        // Detached clones keep what they show; the overlay keeps its layers.
+        let _ = unmount(stage.join("m"), UnmountFlags::DETACH);
+        let _ = unmount(&stage, UnmountFlags::DETACH);
+        let _ = fs::remove_dir(&stage);
+        made
+    }
+}
+
+impl Drop for Lowers {
+    fn drop(&mut self) {
+        for path in &self.mounts {
+            let _ = unmount(path, UnmountFlags::DETACH);
+            let _ = fs::remove_dir(path);
+        }
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+fn assemble(spec: &SandboxSpec, stage: &Path, lowers: &str) -> Result<[OwnedFd; 2], Error> {
     let path = stage.to_str().expect("made of ASCII");
     let plain = MountFlags::NOSUID | MountFlags::NODEV;
     let size = format!(
@@ -107,7 +145,7 @@ fn assemble(spec: &SandboxSpec, stage: &Path) -> Result<[OwnedFd; 2], Error> {
     }
     // Features that follow xattrs of the upper stay off, as they are under userxattr.
     let data = format!(
-        "lowerdir={MIRROR},upperdir={path}/u,workdir={path}/w,volatile,redirect_dir=off,\
+        "lowerdir={lowers},upperdir={path}/u,workdir={path}/w,volatile,redirect_dir=off,\
          metacopy=off,index=off"
     );
     mount("overlay", &format!("{path}/m"), plain, &data)?;

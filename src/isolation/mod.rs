@@ -16,6 +16,7 @@ pub mod nursery;
 pub mod posture;
 mod rootfs;
 pub mod seccomp;
+pub mod spawner;
 pub mod spec;
 pub(crate) mod sys;
 pub(crate) mod terminal;

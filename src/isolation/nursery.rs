@@ -13,18 +13,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use rustix::mount::MountFlags;
+use rustix::mount::{MountFlags, OpenTreeFlags, open_tree};
 
 use super::channel::{self, Packet};
 use super::error::{Context, Error};
 use super::inbox::{Event, Inbox};
-use super::rootfs::{DEVICES, MIRROR, STAGE, attach, bind, make_file, make_private, mount, pivot};
+use super::rootfs::{
+    DEVICES, LAYER, MIRROR, STAGE, attach, bind, lowers, make_file, make_private, mount, pivot,
+};
 use super::seccomp::Filters;
 use super::spec::{FromNursery, NurseryRequest, NurserySetup, NurseryVerb, SandboxSpec, USER_ID};
 use super::{init, sys};
 
 /// Directory that becomes the nursery's root: any that exists on every host.
-const ROOT: &str = "/tmp";
+pub(super) const ROOT: &str = "/tmp";
 /// Where the zygote finds its sources, in its own mount namespace.
 pub const ZYGOTE_DIR: &str = "/run/sandcell";
 const PYTHON: &str = "/opt/venv/bin/python";
@@ -57,25 +59,41 @@ fn run() -> Result<(), Error> {
 }
 
 fn set_up(packet: Packet) -> Result<Nursery, Error> {
-    let NurserySetup {} = packet.decode().context("read the setup")?;
-    let [mirror] = <[OwnedFd; 1]>::try_from(packet.fds)
-        .map_err(|_| Error::Refused("the setup needs one descriptor".into()))?;
-    enter_root(mirror.as_fd())?;
+    let NurserySetup { layered } = packet.decode().context("read the setup")?;
+    make_private()?;
+    let mut trees = vec![(MIRROR, inherited(MIRROR)?)];
+    if layered {
+        trees.push((LAYER, inherited(LAYER)?));
+    }
+    enter_root(&trees)?;
     Ok(Nursery {
         filters: Filters::default_profile()?,
+        layered,
     })
 }
 
-/// A root that holds the mirror, `/proc` of this PID namespace, a few device nodes, and an empty
+/// A mount that the spawner put where it and we have a copy each, detached. Ours came with the mount
+/// namespace, so the kernel locks what protects it: nobody in our user namespace makes it writable
+/// (mount_namespaces(7), "Restrictions on mount namespaces"), whoever owns its files.
+fn inherited(name: &str) -> Result<OwnedFd, Error> {
+    let path = format!("{ROOT}{name}");
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(rustix::fs::CWD, &path, flags).context(format!("clone the mount of {path}"))
+}
+
+/// A root that holds the mirror's trees, `/proc` of this PID namespace, a few device nodes, and an empty
 /// directory to put sandboxes together in. Every sandbox's mount namespace starts as a copy of it.
-fn enter_root(mirror: BorrowedFd<'_>) -> Result<(), Error> {
-    make_private()?;
+fn enter_root(trees: &[(&str, OwnedFd)]) -> Result<(), Error> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV;
     mount("tmpfs", ROOT, plain, "size=1m,mode=755")?;
-    for dir in [MIRROR, STAGE, "/proc", "/dev"] {
+    for dir in [STAGE, "/proc", "/dev"] {
         fs::create_dir(format!("{ROOT}{dir}")).context(format!("make {dir}"))?;
     }
-    attach(mirror, &format!("{ROOT}{MIRROR}"))?;
+    for (dir, tree) in trees {
+        let path = format!("{ROOT}{dir}");
+        fs::create_dir(&path).context(format!("make {dir}"))?;
+        attach(tree.as_fd(), &path)?;
+    }
     // A sandbox may mount a /proc of its own only where one is already fully visible
     // (mount_too_revealing, fs/namespace.c).
     mount(
@@ -94,6 +112,7 @@ fn enter_root(mirror: BorrowedFd<'_>) -> Result<(), Error> {
 
 struct Nursery {
     filters: Filters,
+    layered: bool,
 }
 
 impl Nursery {
@@ -130,7 +149,9 @@ impl Nursery {
         fds: Vec<OwnedFd>,
     ) -> Result<(OwnedFd, Option<OwnedFd>), Error> {
         match verb {
-            NurseryVerb::Zygote { files, env } => Ok((start_zygote(&files, &env, fds)?, None)),
+            NurseryVerb::Zygote { files, env } => {
+                Ok((start_zygote(self.layered, &files, &env, fds)?, None))
+            }
             NurseryVerb::Sandbox(spec) => {
                 let (pidfd, go) = self.start_sandbox(&spec, fds)?;
                 Ok((pidfd, Some(go)))
@@ -181,6 +202,7 @@ impl Nursery {
 
 /// Starts the zygote in the mirror, read-only, with its own mounts.
 fn start_zygote(
+    layered: bool,
     files: &BTreeMap<String, String>,
     env: &BTreeMap<String, String>,
     fds: Vec<OwnedFd>,
@@ -191,15 +213,28 @@ fn start_zygote(
     match sys::fork_into(flags as u64, None).context("clone the zygote")? {
         sys::Fork::Parent { pidfd, .. } => Ok(pidfd),
         sys::Fork::Child => {
-            let error = become_zygote(files, env, socket.as_fd());
+            let error = become_zygote(layered, files, env, socket.as_fd());
             eprintln!("sandcell zygote: {error}");
             sys::exit_now(1)
         }
     }
 }
 
+/// The zygote's root: the mirror, or both trees of a layered one in one, which nobody can write to
+/// as there is no upper.
+fn zygote_root(layered: bool) -> Result<&'static str, Error> {
+    if !layered {
+        return Ok(MIRROR);
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY;
+    let data = format!("lowerdir={},userxattr", lowers(true));
+    mount("overlay", STAGE, flags, &data)?;
+    Ok(STAGE)
+}
+
 /// In the child: returns only when it failed.
 fn become_zygote(
+    layered: bool,
     files: &BTreeMap<String, String>,
     env: &BTreeMap<String, String>,
     socket: BorrowedFd<'_>,
@@ -209,32 +244,28 @@ fn become_zygote(
             .context("unblock signals")?;
         sys::ignore_signal(Signal::SIGPIPE as i32, false);
         make_private()?;
+        let root = zygote_root(layered)?;
         let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount(
             "tmpfs",
-            &format!("{MIRROR}/dev"),
+            &format!("{root}/dev"),
             MountFlags::NOSUID | MountFlags::NOEXEC,
             "size=64k,mode=755",
         )?;
         for name in DEVICES {
-            let path = format!("{MIRROR}/dev/{name}");
+            let path = format!("{root}/dev/{name}");
             make_file(&path, 0o666).context(format!("make {path}"))?;
             bind(&format!("/dev/{name}"), &path)?;
         }
-        mount("proc", &format!("{MIRROR}/proc"), plain, "")?;
-        mount(
-            "tmpfs",
-            &format!("{MIRROR}/tmp"),
-            plain,
-            "size=64m,mode=1777",
-        )?;
-        mount("tmpfs", &format!("{MIRROR}/run"), plain, "size=4m,mode=755")?;
-        let dir = format!("{MIRROR}{ZYGOTE_DIR}");
+        mount("proc", &format!("{root}/proc"), plain, "")?;
+        mount("tmpfs", &format!("{root}/tmp"), plain, "size=64m,mode=1777")?;
+        mount("tmpfs", &format!("{root}/run"), plain, "size=4m,mode=755")?;
+        let dir = format!("{root}{ZYGOTE_DIR}");
         fs::create_dir(&dir).context("make the zygote's directory")?;
         for (name, text) in files {
             fs::write(format!("{dir}/{name}"), text).context("write the zygote's sources")?;
         }
-        pivot(MIRROR)?;
+        pivot(root)?;
         sys::place_fd(socket, 3).context("place the socket")?;
         sys::close_range_cloexec(4).context("mark descriptors")
     };

@@ -16,6 +16,8 @@ use super::spec::{HOME, SandboxSpec, USER_ID};
 
 /// Where the nursery keeps the mirror, in its own root.
 pub const MIRROR: &str = "/mirror";
+/// Likewise the layer above it, where the mirror has one.
+pub const LAYER: &str = "/layer";
 /// Where a sandbox is put together, an empty directory in the nursery's root.
 pub const STAGE: &str = "/stage";
 /// The merged root, before it becomes `/`.
@@ -104,8 +106,9 @@ fn plan(spec: &SandboxSpec) -> Vec<Op> {
         // userxattr: the only xattrs that a user namespace may set. volatile: no syncs, the upper
         // dies with the sandbox. Without redirect_dir and metacopy (off under userxattr) no xattr
         // that user code could forge makes overlayfs follow anything (CVE-2023-0386's class).
+        let lowers = lowers(spec.layered);
         let data =
-            format!("lowerdir={MIRROR},upperdir={STAGE}/u,workdir={STAGE}/w,userxattr,volatile");
+            format!("lowerdir={lowers},upperdir={STAGE}/u,workdir={STAGE}/w,userxattr,volatile");
         ops.push(Op::Overlay {
             path: MERGED.into(),
             data,
@@ -184,6 +187,15 @@ fn plan(spec: &SandboxSpec) -> Vec<Op> {
         }
     }
     ops
+}
+
+/// What is below a sandbox's own files, topmost first, as overlayfs takes it.
+pub fn lowers(layered: bool) -> String {
+    if layered {
+        format!("{LAYER}:{MIRROR}")
+    } else {
+        MIRROR.to_owned()
+    }
 }
 
 /// Directories of the upper file system: upper, work, merged and the shared memory directory,

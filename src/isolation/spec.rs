@@ -34,9 +34,12 @@ pub struct Ablation {
     pub keep_descriptors: bool,
 }
 
-/// First packet to the nursery; its one descriptor is the mirror, a detached read-only mount.
+/// First packet to the nursery, which finds the mirror and the layer where the spawner put them.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct NurserySetup {}
+pub struct NurserySetup {
+    /// The mirror has a layer above it.
+    pub layered: bool,
+}
 
 /// To the nursery, after the setup was answered.
 #[derive(Debug, Serialize, Deserialize)]
@@ -86,6 +89,9 @@ pub struct SandboxSpec {
     /// The merged root comes as a mount made by the supervisor (hosts whose tmpfs takes no user
     /// xattrs), instead of being mounted by init.
     pub root_from_host: bool,
+    /// The mirror has a layer above it.
+    #[serde(default)]
+    pub layered: bool,
     /// `setrlimit(2)` values by name, for commands and file helpers.
     pub rlimits: BTreeMap<String, u64>,
     /// Added to the OOM score of commands, so that init outlives them.

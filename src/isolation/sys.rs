@@ -103,9 +103,15 @@ impl Image {
 
 /// Child half of the nursery's start, safe in the fork of a threaded process: waits for one byte on
 /// `go` (the id maps are written), becomes root of the new user namespace, keeps `control` as
-/// descriptor 3 and standard error, marks the rest close-on-exec, and executes the image.
+/// descriptor 3 and the standard streams (all of them `streams` where given), marks the rest
+/// close-on-exec, and executes the image.
 /// Exits with 126 when anything fails; the parent sees that as end of file on its socket.
-pub fn exec_in_child(image: &Image, go: BorrowedFd<'_>, control: BorrowedFd<'_>) -> ! {
+pub fn exec_in_child(
+    image: &Image,
+    go: BorrowedFd<'_>,
+    control: BorrowedFd<'_>,
+    streams: Option<BorrowedFd<'_>>,
+) -> ! {
     let environment: [usize; 1] = [0];
     // SAFETY: only async-signal-safe system calls on memory that was prepared before the fork:
     // `pointers` is a null-terminated array of pointers into `argv`, which `image` keeps alive.
@@ -121,6 +127,13 @@ pub fn exec_in_child(image: &Image, go: BorrowedFd<'_>, control: BorrowedFd<'_>)
         // Order matters: `control` may itself be 3, and the image's descriptor must stay clear of it.
         let image_fd = libc::fcntl(image.file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10);
         let control = libc::fcntl(control.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10);
+        if let Some(streams) = streams {
+            for fd in 0..3 {
+                if libc::dup2(streams.as_raw_fd(), fd) != fd {
+                    libc::_exit(126);
+                }
+            }
+        }
         if image_fd < 0
             || control < 0
             || libc::syscall(

@@ -18,7 +18,7 @@ use crate::isolation::seccomp::Filters;
 use crate::isolation::{Context, Error};
 
 /// Longest that importing everything may take: tens of seconds under emulation or on a cold disk.
-const START_TIMEOUT: Duration = Duration::from_secs(180);
+pub const START_TIMEOUT: Duration = Duration::from_secs(180);
 /// Longest that a fork may take.
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -75,55 +75,23 @@ struct Waiting {
 }
 
 impl Zygote {
-    /// Starts a zygote and waits until it has imported everything. Its kernels leave the steps
+    /// Starts a zygote and waits until it has imported everything, up to `longest`; gives the modules
+    /// that could not be imported too, each with a colon and the reason. Its kernels leave the steps
     /// `without` of their lock-down out: [`ToZygote::Start`].
     pub async fn start(
         nursery: &Nursery,
         filters: Option<&Filters>,
         preload: &[String],
         without: &[&str],
-    ) -> Result<Arc<Self>, Error> {
+        longest: Duration,
+    ) -> Result<(Arc<Self>, Vec<String>), Error> {
         let (ours, theirs) = channel::pair().context("make a socket pair")?;
         let process = nursery
             .start_zygote(theirs, super::sources(), super::zygote_env())
             .await?;
         let channel = Channel::new(ours).context("watch the zygote")?;
-        let filters: Vec<String> = filters
-            .map(Filters::as_bytes)
-            .unwrap_or_default()
-            .iter()
-            .map(|f| BASE64_STANDARD.encode(f))
-            .collect();
-        channel
-            .send_json(
-                &ToZygote::Start {
-                    filters: &filters,
-                    preload,
-                    env: &super::base_env(),
-                    without,
-                },
-                &[],
-            )
-            .await
-            .context("start the zygote")?;
-        let ready = timeout(START_TIMEOUT, channel.receive())
-            .await
-            .map_err(|_| Error::Refused("the zygote does not get ready".into()))?
-            .context("hear from the zygote")?
-            .ok_or_else(|| Error::Refused("the zygote died at its start".into()))?;
-        match ready.decode().context("read the zygote's answer")? {
-            FromZygote::Ready {
-                protocol: VERSION,
-                python,
-                failed_preloads,
-            } => {
-                tracing::info!(python, "zygote is ready");
-                for failed in failed_preloads {
-                    tracing::warn!("preload failed: {failed}");
-                }
-            }
-            other => return Err(Error::Refused(format!("the zygote said {other:?}"))),
-        }
+        let imported = import(&channel, filters, preload, without, longest).await;
+        let failed = imported.inspect_err(|_| process.kill())?;
         let zygote = Arc::new(Self {
             channel,
             process,
@@ -131,7 +99,7 @@ impl Zygote {
             waiting: Mutex::default(),
         });
         tokio::spawn(Arc::clone(&zygote).listen());
-        Ok(zygote)
+        Ok((zygote, failed))
     }
 
     /// The process, for its memory.
@@ -242,5 +210,52 @@ impl Zygote {
             ..Waiting::default()
         };
         tracing::warn!("the zygote ended");
+    }
+}
+
+/// Has a zygote import everything; gives what could not be imported.
+async fn import(
+    channel: &Channel,
+    filters: Option<&Filters>,
+    preload: &[String],
+    without: &[&str],
+    longest: Duration,
+) -> Result<Vec<String>, Error> {
+    let filters: Vec<String> = filters
+        .map(Filters::as_bytes)
+        .unwrap_or_default()
+        .iter()
+        .map(|f| BASE64_STANDARD.encode(f))
+        .collect();
+    channel
+        .send_json(
+            &ToZygote::Start {
+                filters: &filters,
+                preload,
+                env: &super::base_env(),
+                without,
+            },
+            &[],
+        )
+        .await
+        .context("start the zygote")?;
+    let ready = timeout(longest, channel.receive())
+        .await
+        .map_err(|_| {
+            let longest = longest.as_secs();
+            Error::Refused(format!("the imports take longer than {longest} s"))
+        })?
+        .context("hear from the zygote")?
+        .ok_or_else(|| Error::Refused("Python ended while it imported".into()))?;
+    match ready.decode().context("read the zygote's answer")? {
+        FromZygote::Ready {
+            protocol: VERSION,
+            python,
+            failed_preloads,
+        } => {
+            tracing::info!(python, "zygote is ready");
+            Ok(failed_preloads)
+        }
+        other => Err(Error::Refused(format!("the zygote said {other:?}"))),
     }
 }

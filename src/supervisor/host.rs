@@ -1,6 +1,5 @@
-//! What all sandboxes of a service share: the lock on its data, its cgroups, nursery and zygote.
+//! What all sandboxes of a service share: the lock on its data, its cgroups, what starts nurseries.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::net::SocketAddr;
@@ -10,13 +9,13 @@ use std::sync::{Arc, Mutex};
 use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 
+use super::realm::Realm;
 use crate::config::Config;
 use crate::isolation::cgroup::{Layout, RUN_PREFIX, ServiceCgroup};
-use crate::isolation::host::{Nursery, SpawnedNursery, spawn_nursery};
 use crate::isolation::seccomp::Filters;
-use crate::isolation::spec::{Ablation, BLOCK_IDS};
+use crate::isolation::spawner::{Home, Lower, SpawnedNursery, Spawner};
+use crate::isolation::spec::Ablation;
 use crate::isolation::{Context, Error};
-use crate::kernel::zygote::Zygote;
 use crate::network::{self, Egress, Gateway};
 
 /// A service that has its processes, before tokio starts.
@@ -25,7 +24,9 @@ pub struct Prepared {
     config: Config,
     lock: Option<DataLock>,
     cgroup: ServiceCgroup,
+    spawner: Spawner,
     nursery: SpawnedNursery,
+    mirror: PathBuf,
     ablation: Ablation,
     default_index: String,
 }
@@ -58,12 +59,14 @@ impl Prepared {
         let layout = Layout::detect()?;
         ServiceCgroup::sweep_runs(&layout);
         let cgroup = ServiceCgroup::create(layout, instance)?;
-        match spawn_nursery(program, mirror, &cgroup) {
-            Ok(nursery) => Ok(Self {
+        match spawn_base(program, mirror, &cgroup) {
+            Ok((spawner, nursery)) => Ok(Self {
                 config,
                 lock,
                 cgroup,
+                spawner,
                 nursery,
+                mirror: mirror.to_owned(),
                 ablation: Ablation::default(),
                 default_index: String::new(),
             }),
@@ -88,6 +91,25 @@ impl Prepared {
     }
 }
 
+fn spawn_base(
+    program: &Path,
+    mirror: &Path,
+    cgroup: &ServiceCgroup,
+) -> Result<(Spawner, SpawnedNursery), Error> {
+    let spawner = Spawner::start(program)?;
+    let lower = Lower {
+        mirror: mirror.to_owned(),
+        layer: None,
+    };
+    let home = Home {
+        dir: cgroup.nursery_dir()?,
+        joins: Vec::new(),
+    };
+    let nursery = spawner.spawn(lower, home).blocking_recv();
+    let nursery = nursery.map_err(|_| Error::Refused("the thread of nurseries ended".into()))??;
+    Ok((spawner, nursery))
+}
+
 /// The shared part, running.
 #[derive(Debug)]
 pub struct Host {
@@ -95,69 +117,55 @@ pub struct Host {
     pub config: Config,
     /// The service's cgroups.
     pub cgroup: ServiceCgroup,
-    /// Makes sandboxes.
-    pub nursery: Nursery,
+    /// Starts nurseries.
+    pub spawner: Spawner,
     /// What every process of user code installs.
     pub filters: Filters,
     /// Left out on purpose, by tests only.
     pub ablation: Ablation,
     /// What sandboxes reach, they reach through this.
     pub egress: Arc<Egress>,
-    zygote: tokio::sync::Mutex<Arc<Zygote>>,
-    users: Mutex<Users>,
+    /// Root of the base.
+    pub mirror: PathBuf,
     lock: Mutex<Option<DataLock>>,
 }
 
 impl Host {
-    /// Brings the service up; must be called within a tokio runtime.
-    pub async fn start(prepared: Prepared) -> Result<Arc<Self>, Error> {
+    /// Brings the service up, with the realm of its base; must be called within a tokio runtime.
+    pub async fn start(prepared: Prepared) -> Result<(Arc<Self>, Arc<Realm>), Error> {
         let Prepared {
             config,
             lock,
             cgroup,
+            spawner,
             nursery,
+            mirror,
             ablation,
             default_index,
         } = prepared;
-        let nursery = Nursery::attach(nursery)?;
-        let filters = Filters::default_profile()?;
         // A service's own, in its data directory: what runs one sandbox and goes has no cache.
         let index = match &lock {
             Some(_) => Some(package_index(&config, &default_index)?),
             None => None,
         };
         let egress = Arc::new(Egress::new(&config.network, index).map_err(Error::Unsupported)?);
-        let zygote = start_zygote(&nursery, &filters, ablation, &config).await;
-        let zygote = match zygote {
-            Ok(zygote) => zygote,
-            Err(e) => {
-                nursery.kill();
-                nursery.died().await;
-                let _ = cgroup.remove();
-                return Err(e);
-            }
-        };
-        Ok(Arc::new(Self {
+        let host = Arc::new(Self {
             config,
             cgroup,
-            nursery,
-            filters,
+            spawner,
+            filters: Filters::default_profile()?,
             ablation,
             egress,
-            zygote: tokio::sync::Mutex::new(zygote),
-            users: Mutex::new(Users::default()),
+            mirror,
             lock: Mutex::new(lock),
-        }))
-    }
-
-    /// The zygote, a new one where the last has died.
-    pub async fn zygote(&self) -> Result<Arc<Zygote>, Error> {
-        let mut zygote = self.zygote.lock().await;
-        if zygote.is_dead() {
-            *zygote =
-                start_zygote(&self.nursery, &self.filters, self.ablation, &self.config).await?;
+        });
+        match Realm::of_base(&host, nursery).await {
+            Ok(base) => Ok((host, base)),
+            Err(e) => {
+                host.stop();
+                Err(e)
+            }
         }
-        Ok(Arc::clone(&zygote))
     }
 
     /// Filters that a kernel must have.
@@ -169,18 +177,6 @@ impl Host {
         }
     }
 
-    /// An id for a sandbox's user, given back when the value is dropped.
-    pub fn take_user(self: &Arc<Self>) -> Result<User, Error> {
-        let mut users = self.users.lock().expect("not poisoned");
-        let id = users
-            .take(self.ablation.shared_uid)
-            .ok_or_else(|| Error::Refused("all ids for sandboxes are in use".into()))?;
-        Ok(User {
-            host: Arc::clone(self),
-            id,
-        })
-    }
-
     /// Writes the address into the data directory's lock file, where `sandcell run` finds it.
     pub fn announce(&self, address: SocketAddr) -> Result<(), Error> {
         match self.lock.lock().expect("not poisoned").as_mut() {
@@ -189,10 +185,8 @@ impl Host {
         }
     }
 
-    /// Ends every process and removes the cgroups. Errors are collected, the rest goes on.
-    pub async fn stop(&self) -> Vec<Error> {
-        self.nursery.kill();
-        self.nursery.died().await;
+    /// Removes the cgroups, when every realm has stopped. Errors are collected, the rest goes on.
+    pub fn stop(&self) -> Vec<Error> {
         let mut errors = Vec::new();
         if let Err(e) = self.cgroup.remove() {
             errors.push(e);
@@ -211,75 +205,6 @@ fn package_index(config: &Config, default_index: &str) -> Result<network::Index,
         let gateway = gateway.clone();
         Box::pin(async move { gateway.answer(request).await.map(Body::new) })
     }))
-}
-
-async fn start_zygote(
-    nursery: &Nursery,
-    filters: &Filters,
-    ablation: Ablation,
-    config: &Config,
-) -> Result<Arc<Zygote>, Error> {
-    let filters = (!ablation.no_seccomp).then_some(filters);
-    let mut without = Vec::new();
-    if ablation.keep_capabilities {
-        without.push("drop_bounding_set");
-    }
-    if ablation.keep_descriptors {
-        without.push("close_descriptors");
-    }
-    Zygote::start(nursery, filters, &config.service.preload, &without).await
-}
-
-/// A user id that no other live sandbox has.
-#[derive(Debug)]
-pub struct User {
-    host: Arc<Host>,
-    id: u32,
-}
-
-impl User {
-    /// Inside the nursery's user namespace.
-    pub fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// On the host.
-    pub fn host_id(&self) -> u32 {
-        self.host.nursery.host_id(self.id)
-    }
-}
-
-impl Drop for User {
-    fn drop(&mut self) {
-        self.host
-            .users
-            .lock()
-            .expect("not poisoned")
-            .taken
-            .remove(&self.id);
-    }
-}
-
-/// Ids in turn, so that one is not used again soon after its sandbox died.
-#[derive(Debug, Default)]
-struct Users {
-    taken: BTreeSet<u32>,
-    last: u32,
-}
-
-impl Users {
-    fn take(&mut self, shared: bool) -> Option<u32> {
-        if shared {
-            return Some(1);
-        }
-        let all = BLOCK_IDS - 1;
-        let id = (1..=all)
-            .map(|n| (self.last + n - 1) % all + 1)
-            .find(|id| !self.taken.contains(id))?;
-        self.taken.insert(id);
-        self.last = id;
-        Some(id)
-    }
 }
 
 /// Name of a data directory's cgroups: the same at every start, so that leftovers are found.
@@ -361,20 +286,4 @@ pub fn running_service(data_dir: &Path) -> Option<String> {
     text.split_whitespace()
         .find(|w| w.starts_with("http://"))
         .map(str::to_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_unique_and_go_round() {
-        let mut users = Users::default();
-        assert_eq!(users.take(false), Some(1));
-        assert_eq!(users.take(false), Some(2));
-        users.taken.remove(&1);
-        assert_eq!(users.take(false), Some(3));
-        users.last = BLOCK_IDS - 1;
-        assert_eq!(users.take(false), Some(1));
-    }
 }

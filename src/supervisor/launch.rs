@@ -63,7 +63,7 @@ impl Context {
         sandbox: &Sandbox,
     ) -> Result<(Kernel, Option<String>), isolation::Error> {
         let host = &sandbox.host;
-        let zygote = host.zygote().await?;
+        let zygote = sandbox.realm.zygote().await?;
         let (mut env, threads) = sandbox.kernel_settings();
         env.extend(self.env.clone());
         let spec = setup::fork_spec(&host.config.limits, threads);

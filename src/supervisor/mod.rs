@@ -18,6 +18,7 @@ mod plan;
 mod pool;
 mod processes;
 mod program;
+mod realm;
 mod requirements;
 mod sandbox;
 mod saving;
@@ -44,6 +45,7 @@ use crate::isolation;
 use crate::network::Policy;
 use host::Host;
 use pool::Pool;
+use realm::Realm;
 use sandbox::{Plan, Sandbox};
 
 /// Longest that destroyed sandboxes may take to be cleaned up at the end.
@@ -60,6 +62,8 @@ pub struct Supervisor {
 #[derive(Debug)]
 struct Inner {
     host: Arc<Host>,
+    /// Of the base.
+    base: Arc<Realm>,
     pool: Pool,
     registry: Mutex<Registry>,
     tasks: Mutex<JoinSet<()>>,
@@ -89,19 +93,21 @@ impl Supervisor {
     /// # Errors
     /// A sandbox could not be made here; the message names the step or the missing feature.
     pub async fn start(prepared: Prepared) -> Result<Self, isolation::Error> {
-        let host = Host::start(prepared).await?;
+        let (host, base) = Host::start(prepared).await?;
         let plan = Plan::default_of(&host.config);
         // Fail closed, and at start rather than at the first request.
-        let probe = match Sandbox::prepare(&host, &plan).await {
+        let probe = match Sandbox::prepare(&base, &plan).await {
             Ok(probe) => probe,
             Err(e) => {
-                host.stop().await;
+                base.stop().await;
+                host.stop();
                 return Err(e);
             }
         };
         let pool = Pool::new(host.config.service.pool);
         let inner = Arc::new(Inner {
             host,
+            base,
             pool,
             registry: Mutex::default(),
             tasks: Mutex::default(),
@@ -113,7 +119,7 @@ impl Supervisor {
         if supervisor.config().service.pool > 0 {
             let inner = Arc::clone(&supervisor.inner);
             let filler = tokio::spawn(async move {
-                inner.pool.fill(Arc::clone(&inner.host), plan).await;
+                inner.pool.fill(Arc::clone(&inner.base), plan).await;
             });
             *supervisor.inner.filler.lock().expect("not poisoned") = Some(filler.abort_handle());
         }
@@ -132,7 +138,7 @@ impl Supervisor {
 
     /// Resolves when the processes that every sandbox depends on have died.
     pub async fn failed(&self) {
-        self.inner.host.nursery.died().await;
+        self.inner.base.nursery.died().await;
     }
 
     /// Creates a sandbox with a ready kernel.
@@ -181,7 +187,7 @@ impl Supervisor {
                 }
             }
         }
-        let sandbox = Sandbox::prepare(&self.inner.host, plan).await?;
+        let sandbox = Sandbox::prepare(&self.inner.base, plan).await?;
         match sandbox.claim(plan).await {
             Ok(()) => Ok(sandbox),
             Err(e) => {
@@ -505,7 +511,8 @@ impl Supervisor {
         if timeout(DRAIN_TIMEOUT, all_ended).await.is_err() {
             tracing::error!("some sandboxes took too long to end");
         }
-        for error in self.inner.host.stop().await {
+        self.inner.base.stop().await;
+        for error in self.inner.host.stop() {
             tracing::error!("{error}");
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::host::Host;
+use super::realm::Realm;
 use super::sandbox::{Plan, Sandbox};
 
 /// Pause after a sandbox could not be made, so that a broken host is not hammered.
@@ -46,10 +46,10 @@ impl Pool {
     }
 
     /// Makes sandboxes to `plan` whenever some are missing; runs until it is aborted.
-    pub async fn fill(&self, host: Arc<Host>, plan: Plan) {
+    pub async fn fill(&self, realm: Arc<Realm>, plan: Plan) {
         loop {
             while self.len() < self.target {
-                match Sandbox::prepare(&host, &plan).await {
+                match Sandbox::prepare(&realm, &plan).await {
                     Ok(sandbox) => {
                         if let Err(e) = sandbox.rehearse().await {
                             tracing::warn!("a kernel could not rehearse: {e}");

@@ -21,10 +21,11 @@ use tokio::time::{Instant, sleep, timeout};
 use super::checkpoints::Checkpoint;
 use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
-use super::host::{Host, User};
+use super::host::Host;
 use super::install::Installs;
 use super::network::{self, Network};
 use super::processes::Processes;
+use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState};
 use crate::isolation;
@@ -39,6 +40,7 @@ use crate::network::Policy;
 pub struct Sandbox {
     id: String,
     pub(super) host: Arc<Host>,
+    pub(super) realm: Arc<Realm>,
     pub(super) cgroup: SandboxCgroup,
     pub(super) init: Init,
     user: User,
@@ -120,9 +122,10 @@ impl<S: Deref<Target = Sandbox>> Drop for InUse<S> {
 
 impl Sandbox {
     /// Makes a sandbox with a ready kernel. Nothing is left of one that failed.
-    pub async fn prepare(host: &Arc<Host>, plan: &Plan) -> Result<Arc<Self>, isolation::Error> {
+    pub async fn prepare(realm: &Arc<Realm>, plan: &Plan) -> Result<Arc<Self>, isolation::Error> {
         let id = new_id();
-        let user = host.take_user()?;
+        let host = &realm.host;
+        let user = realm.take_user()?;
         let limits = if host.ablation.no_cgroup {
             &CgroupLimits::NONE
         } else {
@@ -135,12 +138,13 @@ impl Sandbox {
             disk_bytes: setup::upper_bytes(plan, config),
             inodes: setup::inodes(plan, config),
             root_from_host: false,
+            layered: false,
             rlimits: setup::rlimits(config, plan.disk_bytes),
             oom_score_adj: OOM_SCORE_ADJ,
             ablation: host.ablation,
         };
         let fork = setup::fork_spec(config, setup::threads(plan.limits.cpus));
-        let made = setup::set_up(host, spec, &cgroup, limits, &fork, user.host_id()).await;
+        let made = setup::set_up(realm, spec, &cgroup, limits, &fork, user.host_id()).await;
         let (init, kernel) = match made {
             Ok(made) => made,
             Err(e) => {
@@ -152,6 +156,7 @@ impl Sandbox {
         let now = SystemTime::now();
         let sandbox = Arc::new(Self {
             host: Arc::clone(host),
+            realm: Arc::clone(realm),
             cgroup,
             init,
             user,

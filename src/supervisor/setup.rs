@@ -2,13 +2,13 @@
 //! follow from a plan.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::context::DEFAULT_LEAF;
 use super::host::Host;
+use super::realm::Realm;
 use super::sandbox::Plan;
 use crate::config::Limits;
 use crate::isolation;
@@ -29,7 +29,7 @@ const MAX_PENDING: u64 = 128;
 
 /// Starts init and forks a kernel side by side, then lets the kernel join.
 pub(super) async fn set_up(
-    host: &Arc<Host>,
+    realm: &Realm,
     spec: SandboxSpec,
     cgroup: &SandboxCgroup,
     limits: &CgroupLimits,
@@ -37,9 +37,9 @@ pub(super) async fn set_up(
     host_id: u32,
 ) -> Result<(Init, Kernel), isolation::Error> {
     let started = Instant::now();
-    let zygote = host.zygote().await?;
+    let zygote = realm.zygote().await?;
     // Polled in this order: the limits are set while the nursery clones, and before init goes on.
-    let (starting, limited) = tokio::join!(host.nursery.start_sandbox(spec, cgroup), async {
+    let (starting, limited) = tokio::join!(realm.nursery.start_sandbox(spec, cgroup), async {
         cgroup.set_limits(limits)
     });
     let starting = starting?;
@@ -53,7 +53,9 @@ pub(super) async fn set_up(
     let init = ready.and_then(|()| starting.finish())?;
     let forked = forked?;
     let side_by_side = started.elapsed();
-    let kernel = forked.join(&place(host, &init, cgroup, host_id)).await?;
+    let kernel = forked
+        .join(&place(&realm.host, &init, cgroup, host_id))
+        .await?;
     tracing::debug!(
         clone_init_us = cloned.as_micros(),
         init_and_fork_us = (side_by_side - cloned).as_micros(),

@@ -1,8 +1,8 @@
 //! Cgroups: one small interface over unified hosts (all controllers on v2) and hybrid ones (memory,
 //! cpu and pids on v1, an empty v2 tree beside them).
 //!
-//! A service's tree, the same in every hierarchy: `sandcell/<instance>/` holds `nursery` and one
-//! `s-<id>` for each sandbox. In v2 a sandbox's cgroup has leaves of its own (`init`, `kernel`,
+//! A service's tree, the same in every hierarchy: `sandcell/<instance>/` holds `nursery`, one
+//! `n-<id>` for the nursery of each layered mirror that is in use, and one `s-<id>` for each sandbox. In v2 a sandbox's cgroup has leaves of its own (`init`, `kernel`,
 //! `command-<n>`), so that one process tree can be killed without the rest; controllers are not
 //! enabled below `s-<id>`, so its limits cover all leaves.
 
@@ -99,6 +99,13 @@ impl ServiceCgroup {
     pub fn sandbox(&self, id: &str) -> Result<SandboxCgroup, Error> {
         self.migrations.expect();
         SandboxCgroup::make(self.layout.clone(), format!("{}/s-{id}", self.name))
+    }
+
+    /// Makes the cgroups of the nursery of a layered mirror. Unlike the base's it has limits, as code
+    /// that clients name runs in it.
+    pub fn realm(&self, id: &str) -> Result<SandboxCgroup, Error> {
+        self.migrations.expect();
+        SandboxCgroup::make(self.layout.clone(), format!("{}/n-{id}", self.name))
     }
 
     /// Kills what lives in the tree and removes it from every hierarchy; nothing there is fine.
