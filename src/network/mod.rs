@@ -5,8 +5,10 @@
 //! the listener itself go to the package [`Gateway`], everything else is a proxy request that the
 //! [`Policy`] decides on.
 
+pub mod gateway;
 mod policy;
 
+pub use gateway::{Gateway, INDEX_PATH};
 pub use policy::{Policy, Rule};
 
 /// Port of the listener inside every sandbox that has one, on 127.0.0.1.
