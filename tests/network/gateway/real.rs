@@ -1,6 +1,6 @@
 //! The index that this host is configured to use, through the gateway, with the mirror's uv and pip.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
@@ -15,26 +15,33 @@ fn serving() -> Serving {
     Serving::host(&base.record.default_index)
 }
 
+/// Sets up a mount namespace of its own in which `$ROOT` is read-only and `/tmp` is `$FRESH`, and runs the
+/// arguments in it. The mirror's programs run on the mirror's libraries; the mirror itself stays as it is.
+const IN_MIRROR: &str = r#"
+mount --bind "$ROOT" "$ROOT" && mount -o remount,bind,ro "$ROOT" && mount --bind "$FRESH" "$ROOT/tmp" &&
+mount --rbind /dev "$ROOT/dev" && mount --rbind /proc "$ROOT/proc" && exec chroot "$ROOT" "$@""#;
+
 /// A program of the mirror with nothing of the host's settings: it knows the gateway and no other index.
-fn command(serving: &Serving, program: &str, fresh: &Path) -> Command {
-    let root = base_mirror();
+/// What it writes is in `fresh`, its `/tmp`.
+fn command(serving: &Serving, fresh: &Path) -> Command {
     let index = format!("http://{}/simple/", serving.address);
-    let mut command = match program {
-        "uv" => Command::new(root.join("opt/venv/bin/uv")),
-        // The mirror's own Python: pip is a module in it.
-        _ => {
-            let mut command = Command::new("chroot");
-            command
-                .arg(&root)
-                .args(["/opt/venv/bin/python3", "-m", "pip"]);
-            command
-        }
-    };
+    let mut command = Command::new("unshare");
     command
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            IN_MIRROR,
+            "sh",
+        ])
         .env_clear()
-        .env("PATH", "/usr/bin:/bin")
-        .env("HOME", fresh)
-        .env("UV_CACHE_DIR", fresh.join("uv"))
+        .env("ROOT", base_mirror())
+        .env("FRESH", fresh)
+        .env("PATH", "/opt/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("HOME", "/tmp")
+        .env("UV_CACHE_DIR", "/tmp/uv")
         .env("UV_NO_CONFIG", "1")
         .env("UV_DEFAULT_INDEX", &index)
         .env("UV_PYTHON_DOWNLOADS", "never")
@@ -43,19 +50,19 @@ fn command(serving: &Serving, program: &str, fresh: &Path) -> Command {
     command
 }
 
-fn install(serving: &Serving, name: &str, packages: &[&str]) -> Output {
+fn fresh(serving: &Serving, name: &str) -> PathBuf {
     let fresh = serving.dir.path().join(name);
     std::fs::create_dir(&fresh).expect("a directory");
-    let mut command = command(serving, "uv", &fresh);
-    command
-        .args(["pip", "install", "--python"])
-        .arg(base_mirror().join("usr/bin/python3"))
-        .args(["--python-version", "3.13", "--only-binary", ":all:"])
-        .args(["--link-mode", "copy", "--target"])
-        .arg(fresh.join("target"))
+    fresh
+}
+
+fn install(serving: &Serving, name: &str, packages: &[&str]) -> Output {
+    command(serving, &fresh(serving, name))
+        .args(["uv", "pip", "install", "--python", "/opt/venv/bin/python3"])
+        .args(["--target", "/tmp/target"])
         .args(packages)
         .output()
-        .expect("uv starts")
+        .expect("unshare starts")
 }
 
 fn said(output: &Output) -> String {
