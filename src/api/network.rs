@@ -69,9 +69,15 @@ async fn packages(
 ) -> Result<Json<Vec<PackageAnswer>>, Refusal> {
     app.supervisor.info(&id)?;
     let Query(Names { names }) = names.map_err(|_| {
-        Refusal::invalid("names", "names: packages separated by commas, as in ?names=rich,numpy")
+        Refusal::invalid(
+            "names",
+            "names: packages separated by commas, as in ?names=rich,numpy",
+        )
     })?;
-    let names: Vec<String> = names.split(',').map(|name| name.trim().to_owned()).collect();
+    let names: Vec<String> = names
+        .split(',')
+        .map(|name| name.trim().to_owned())
+        .collect();
     let told = app.supervisor.packages(&id, &names).await?;
     Ok(Json(told.into_iter().map(PackageAnswer::from).collect()))
 }

@@ -24,9 +24,7 @@ use super::files;
 use super::program::{self, Input, Program};
 use super::requirements::{self, Requirement, normalized};
 use super::sandbox::{InUse, Sandbox};
-use super::types::{
-    InstallInfo, InstallSpec, PackageInfo, PackageStatus, ProcessEnd, Stream,
-};
+use super::types::{InstallInfo, InstallSpec, PackageInfo, PackageStatus, ProcessEnd, Stream};
 use crate::isolation::apart::SCRATCH;
 use crate::isolation::spec::Apart;
 use crate::kernel::output::{Output, PIPE_BYTES};
@@ -256,7 +254,13 @@ fn installed(
         .collect();
     let told: Vec<String> = packages
         .iter()
-        .map(|p| format!("{} {}", p.name, p.version.as_deref().unwrap_or("(left out)")))
+        .map(|p| {
+            format!(
+                "{} {}",
+                p.name,
+                p.version.as_deref().unwrap_or("(left out)")
+            )
+        })
         .collect();
     let mut message = format!("installed: {}", told.join(", "));
     let replaced = replaced(&ran.stderr);
@@ -341,7 +345,10 @@ fn said(stderr: &str) -> String {
         .filter(|line| !line.is_empty())
         .peekable();
     if lines.peek().is_none() {
-        let last = stderr.lines().last().unwrap_or("the installer told no reason");
+        let last = stderr
+            .lines()
+            .last()
+            .unwrap_or("the installer told no reason");
         return last.trim().to_owned();
     }
     lines.collect::<Vec<_>>().join(" ")

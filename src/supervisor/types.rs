@@ -14,6 +14,7 @@ use crate::isolation::channel::Channel;
 pub use crate::isolation::spec::WindowSize;
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
 pub use crate::kernel::transfer::Transfer;
+use crate::network::{Policy, Stats};
 
 /// What a new sandbox should be; `None` takes the configured default.
 #[derive(Debug, Clone, Default)]
