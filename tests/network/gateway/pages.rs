@@ -38,7 +38,7 @@ fn both_forms_are_given_whatever_form_the_index_has() {
             "content-type: text/html; charset=utf-8\r\n",
             html.clone(),
         ),
-        "/simple/json/" => page(&[&[listed.clone()], &wrong[..]].concat()),
+        "/simple/json/" => page(&[std::slice::from_ref(&listed), &wrong[..]].concat()),
         "/f/a-1-py3-none-any.whl" | "/f/a-1-py3-none-any.whl.metadata" => reply(200, "", "a"),
         _ => missing(),
     });
