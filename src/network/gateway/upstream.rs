@@ -417,3 +417,64 @@ pub(super) fn refusal(status: StatusCode) -> Error {
         other => Error::Wrong(format!("status {other}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_keeps_its_credentials_apart_and_its_path_complete() {
+        let index = Index::new("x", " https://us%40er:pa%2Fss@a.example/b/simple?q#f ").unwrap();
+        assert_eq!(
+            index.project("rich").as_str(),
+            "https://a.example/b/simple/rich/"
+        );
+        let credentials = ("us@er".to_owned(), Some("pa/ss".to_owned()));
+        assert_eq!(index.credentials, Some(credentials));
+    }
+
+    #[test]
+    fn a_wrong_index_is_refused_by_its_setting_and_its_password_is_not_told() {
+        for text in [
+            "",
+            "a.example",
+            "ftp://u:secret@a.example/",
+            "https://u:secret@",
+            "https://u:secret%zz@a.example/",
+        ] {
+            let Err(error) = Index::new("packages.index_url", text) else {
+                panic!("{text} is taken");
+            };
+            let error = error.to_string();
+            assert!(error.starts_with("packages.index_url must"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_to_elsewhere_has_no_credentials_and_trust_is_by_host_or_port() {
+        let host = PythonIndex {
+            url: Some("https://u:p@a.example/one/".to_owned()),
+            extra_urls: vec!["https://v:q@a.example/two/".to_owned()],
+            trusted_hosts: vec!["b.example".to_owned(), "c.example:8443".to_owned()],
+            proxy: None,
+        };
+        let upstream = Upstream::new(&config::Packages::default(), "", &host, "").unwrap();
+        let name = |url: &str| {
+            let url = Url::parse(url).unwrap();
+            upstream.credentials(&url).map(|(name, _)| name.as_str())
+        };
+        assert_eq!(name("https://a.example/two/x"), Some("v"));
+        assert_eq!(name("https://a.example/files/x"), Some("u"));
+        for other in [
+            "http://a.example/one/",
+            "https://a.example:444/one/",
+            "https://b.a.example/one/",
+        ] {
+            assert_eq!(name(other), None, "{other}");
+        }
+        let trusted = |url: &str| upstream.is_trusted(&Url::parse(url).unwrap());
+        assert!(trusted("https://b.example:444/") && trusted("https://c.example:8443/"));
+        assert!(!trusted("https://c.example/") && !trusted("https://a.example/"));
+    }
+}

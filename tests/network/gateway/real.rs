@@ -114,3 +114,27 @@ fn a_name_that_the_index_does_not_have_is_told_so() {
         "{said}"
     );
 }
+
+#[test]
+fn pip_installs_too() {
+    let serving = serving();
+    for round in ["first", "second"] {
+        let before = serving.gateway.stats();
+        let fresh = fresh(&serving, round);
+        let output = command(&serving, &fresh)
+            .args([
+                "pip",
+                "install",
+                "--no-cache-dir",
+                "--target",
+                "/tmp/target",
+            ])
+            .args(["--disable-pip-version-check", "rich", "markupsafe"])
+            .output()
+            .expect("unshare starts");
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(fresh.join("target/rich/__init__.py").exists());
+        let nothing = serving.gateway.stats() == before;
+        assert_eq!(nothing, round == "second", "{round}: {before:?}");
+    }
+}

@@ -63,7 +63,7 @@ impl Serving {
     }
 }
 
-async fn serve(gateway: Gateway) -> SocketAddr {
+pub async fn serve(gateway: Gateway) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("it is bound");
     tokio::spawn(async move {
