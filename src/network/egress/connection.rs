@@ -13,9 +13,7 @@ use super::link::Link;
 use super::tunnel::Tunnel;
 use super::{Egress, http, socks};
 
-/// In this time the head of a request must have arrived, or the next on a connection that stays open.
-pub(super) const HEAD_TIME: Duration = Duration::from_secs(30);
-/// Likewise of a connection that is refused anyway.
+/// Time for the head of a request on a connection that is refused anyway.
 const REFUSED_TIME: Duration = Duration::from_secs(2);
 /// Looks at whether anything moved, in each idle time.
 const IDLE_LOOKS: u32 = 8;
@@ -61,7 +59,7 @@ impl Connection {
         let limit = if self.excess.is_some() {
             REFUSED_TIME
         } else {
-            HEAD_TIME
+            self.egress.limits.head
         };
         let mut first = [0];
         match timeout(limit, stream.peek(&mut first)).await {
@@ -104,8 +102,8 @@ impl Connection {
     }
 
     /// Refuses what could not be read.
-    pub(super) fn refuse_unreadable(&self, text: &str, why: &str) -> Refusal {
-        let refusal = Refusal::new(Code::Request, why);
+    pub(super) fn refuse_unreadable(&self, code: Code, text: &str, why: &str) -> Refusal {
+        let refusal = Refusal::new(code, why);
         let aim = Aim::Unreadable(text.to_owned());
         Exchange::new(Arc::clone(&self.link), aim).refuse(&refusal);
         refusal

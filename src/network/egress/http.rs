@@ -33,6 +33,8 @@ const HEAD_BYTES: usize = 64 * 1024;
 const HEADERS: usize = 100;
 /// Port of `http:` without one.
 const HTTP_PORT: u16 = 80;
+/// Characters of a host that could not be read which an answer repeats.
+const SHOWN: usize = 100;
 /// Headers of one hop (RFC 9110, section 7.6.1; `proxy-connection` and `keep-alive` are older), those for
 /// this proxy, and those that hyper writes anew. `expect` is answered here.
 const NOT_FORWARDED: [HeaderName; 11] = [
@@ -101,41 +103,43 @@ async fn answer(
     mut request: Request<Incoming>,
     slot: &Slot,
 ) -> Result<Response<Body>, Refusal> {
-    let uri = request.uri();
-    if request.method() != Method::CONNECT && uri.authority().is_none() {
+    if request.method() != Method::CONNECT && request.uri().authority().is_none() {
         return ask_gateway(connection, request).await;
     }
-    let target = target_of(&request).map_err(|why| {
-        let text = uri
-            .authority()
-            .map_or_else(|| uri.path(), |authority| authority.as_str());
-        let shown: String = text.chars().take(SHOWN).collect();
-        connection.refuse_unreadable(text, &format!("request for {shown} refused: {why}"))
-    })?;
-    if request.method() == Method::CONNECT {
-        let (exchange, upstream) = connection.reach(target).await?;
-        let client = hyper::upgrade::on(&mut request);
-        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Answered {
-            client,
-            upstream,
-            exchange,
-        });
-        return Ok(Response::new(Body::empty()));
+    let target = target_of(connection, &request)?;
+    if request.method() != Method::CONNECT {
+        return forward(connection, request, target).await;
     }
-    forward(connection, request, target).await
+    let (exchange, upstream) = connection.reach(target).await?;
+    let client = hyper::upgrade::on(&mut request);
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Answered {
+        client,
+        upstream,
+        exchange,
+    });
+    Ok(Response::new(Body::empty()))
 }
 
-/// Characters of a host that could not be read which an answer repeats.
-const SHOWN: usize = 100;
-
-fn target_of<B>(request: &Request<B>) -> Result<Target, &'static str> {
+fn target_of<B>(connection: &Connection, request: &Request<B>) -> Result<Target, Refusal> {
     let uri = request.uri();
     let authority = uri.authority().map(|authority| authority.as_str());
+    let text = authority.unwrap_or_else(|| uri.path());
+    let refuse = |code, why| {
+        let shown: String = text.chars().take(SHOWN).collect();
+        let line = format!("request for {shown} refused: {why}");
+        connection.refuse_unreadable(code, text, &line)
+    };
+    check_form(request).map_err(|why| refuse(Code::Request, why))?;
+    let connect = request.method() == Method::CONNECT;
+    let parsed = Target::parse(text, (!connect).then_some(HTTP_PORT));
+    parsed.map_err(|why| refuse(Code::Host, why))
+}
+
+fn check_form<B>(request: &Request<B>) -> Result<(), &'static str> {
+    let uri = request.uri();
     if request.method() == Method::CONNECT {
-        if uri.scheme().is_some() || uri.path_and_query().is_some() {
-            return Err("CONNECT takes a host and a port");
-        }
-        return Target::parse(authority.unwrap_or_default(), None);
+        let bare = uri.scheme().is_none() && uri.path_and_query().is_none();
+        return bare.then_some(()).ok_or("CONNECT takes a host and a port");
     }
     match uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTP => {}
@@ -148,7 +152,7 @@ fn target_of<B>(request: &Request<B>) -> Result<Target, &'static str> {
     if upgrade.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
         return Err("WebSockets go through CONNECT");
     }
-    Target::parse(authority.unwrap_or_default(), Some(HTTP_PORT))
+    Ok(())
 }
 
 async fn ask_gateway(

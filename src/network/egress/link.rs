@@ -54,7 +54,7 @@ pub struct Refused {
     pub host: String,
     /// Likewise; 0 where there was none.
     pub port: u16,
-    /// Which kind: `policy`, `address`, `request`, `limit`, `lookup`, `unreachable` or `timeout`.
+    /// Which kind: `policy`, `address`, `host`, `request`, `limit`, `lookup`, `unreachable` or `timeout`.
     pub reason: &'static str,
     /// The line that was answered.
     pub message: String,

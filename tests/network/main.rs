@@ -1,0 +1,9 @@
+//! What leaves a sandbox, over real sockets in network namespaces that the tests make.
+
+mod changes;
+mod client;
+mod forwarding;
+mod lab;
+mod limits;
+mod refusals;
+mod throughput;
