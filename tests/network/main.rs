@@ -5,5 +5,6 @@ mod client;
 mod forwarding;
 mod lab;
 mod limits;
+mod log;
 mod refusals;
 mod throughput;

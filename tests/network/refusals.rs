@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sandcell::config::Network;
+use sandcell::network::Host;
 
 use super::client::{by_address, by_name, connect, echoes, get, raw, socks};
 use super::lab::{ECHO, HTTP, OWN, PUBLIC, Proxy, egress, ip, names, run, wide};
@@ -321,5 +322,60 @@ fn hostile_names_over_socks_and_http_are_refused_and_shown_escaped() {
                 "{text:?}"
             );
         }
+    });
+}
+
+/// A client that sends its body before it looks for an answer finds the answer.
+#[test]
+fn a_refused_upload_is_told_why() {
+    run(|lab| async move {
+        let proxy = Proxy::start(egress(&wide()), r#""none""#).await.address;
+        let body = "a".repeat(4 << 20);
+        let length = body.len();
+        let request = format!(
+            "POST http://{PUBLIC}/ HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let answer = raw(proxy, request.as_bytes()).await;
+        assert!(
+            answer.starts_with("HTTP/1.1 403 ") && answer.ends_with("can be reached\n"),
+            "{answer}"
+        );
+        assert_eq!(lab.counts.both(), 0);
+    });
+}
+
+/// Whatever is a name here is none of the forms in which the resolver reads an address: with no network,
+/// only those have an answer.
+#[test]
+fn no_name_is_an_address_to_the_resolver() {
+    const ALPHABET: &[u8] = b"0123456789abcdefx.x.0.1-_";
+    run(|_| async move {
+        let (mut names, mut state) = (0, 0x9e37_79b9_7f4a_7c15_u64);
+        let mut next = |below: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        ip("link set cable down");
+        ip("link set lo down");
+        for _ in 0..3000 {
+            let length = 1 + next(14);
+            let text: String = (0..length)
+                .map(|_| char::from(ALPHABET[next(ALPHABET.len())]))
+                .collect();
+            if let Ok(Host::Name(name)) = Host::parse(&text) {
+                names += 1;
+                let found = (name.as_str(), 80)
+                    .to_socket_addrs()
+                    .map(Iterator::collect::<Vec<_>>);
+                assert!(found.is_err(), "{name}: {found:?}");
+            }
+        }
+        assert!(names > 100, "{names}");
+        assert!(
+            ("0x7f.1", 80).to_socket_addrs().is_ok(),
+            "an address has one"
+        );
     });
 }

@@ -128,7 +128,7 @@ impl Connection {
     }
 
     /// Completes when the connection must end: the policy no longer allows what it does, or nothing
-    /// moved for too long.
+    /// moved for too long: a little more than the idle time, in which [`Exchange::stalled`] comes first.
     async fn cut(&self, changes: &mut tokio::sync::watch::Receiver<super::super::Policy>) {
         let idle = self.egress.limits.idle;
         let mut looks = interval(idle / IDLE_LOOKS);
@@ -150,7 +150,7 @@ impl Connection {
                     };
                     if exchange.bytes() != bytes {
                         (bytes, moved) = (exchange.bytes(), Instant::now());
-                    } else if moved.elapsed() >= idle {
+                    } else if moved.elapsed() > idle + idle / IDLE_LOOKS {
                         exchange.end_with("idle");
                         return;
                     }

@@ -175,6 +175,7 @@ impl Egress {
                 }
                 Err(error) => return error,
             };
+            while connections.try_join_next().map(report).is_some() {}
             let excess = self.excess(&link, connections.len());
             if excess.is_none() {
                 connections.spawn(self.connection(&link, None).run(stream));
@@ -202,7 +203,7 @@ impl Egress {
     /// Takes one of the connections that a sandbox may make in a second.
     fn take_turn(&self, link: &Link) -> Result<(), Refusal> {
         let per_second = self.limits.connections_per_second;
-        if link.take_token(per_second) {
+        if link.take_connection(per_second) {
             return Ok(());
         }
         let text = format!(
