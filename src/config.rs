@@ -162,7 +162,8 @@ pub struct Service {
 pub struct Network {
     /// Policy of sandboxes whose create names none: `none`, `packages`, `open` or a table with `allow`.
     pub default: Policy,
-    /// Networks (CIDR) that are not public and that policies may reach all the same.
+    /// Networks (CIDR) that are not public, or this host's own, and that policies may reach all the same.
+    /// Addresses of a cloud's metadata are reached only where they are listed by themselves (`/32`).
     pub private_cidrs: Vec<String>,
     /// Connections of one sandbox at once.
     pub connections: usize,
