@@ -18,7 +18,9 @@ use super::body::{self, Media};
 use super::error::Refusal;
 use super::outcome::{Outcome, gather};
 use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
-use super::{App, checkpoints, commands, contexts, download, lines, processes, upload, whole};
+use super::{
+    App, checkpoints, commands, contexts, download, lines, ports, processes, upload, whole,
+};
 use crate::supervisor::{CreateSpec, ExecuteSpec};
 
 /// Routes and what answers where there is none.
@@ -36,6 +38,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .merge(contexts::routes())
         .merge(checkpoints::routes())
         .merge(processes::routes())
+        .merge(ports::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
 }
@@ -76,7 +79,7 @@ impl<S: Sync> FromRequestParts<S> for PartId {
 }
 
 /// The `n`th segment of a request's path as it stands there; the empty one before the first is 0.
-fn segment(parts: &Parts, n: usize) -> String {
+pub(super) fn segment(parts: &Parts, n: usize) -> String {
     let segment = parts.uri.path().split('/').nth(n);
     segment.unwrap_or_default().to_owned()
 }

@@ -1,5 +1,6 @@
 //! What travels: request bodies in, answers out. Names and shapes are the contract's.
 
+mod port;
 mod process;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use crate::supervisor::{
     ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
     SandboxInfo, Usage,
 };
+pub(crate) use port::PortAnswer;
 pub(crate) use process::*;
 
 /// Body of `POST /sandbox/create`.

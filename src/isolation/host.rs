@@ -29,7 +29,7 @@ use super::spec::{
 use super::sys::{self, Fork, Image};
 
 /// Longest that our own processes may take over a step of the set-up.
-const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest that the copy of our program may take to be sealed, and what lies between two tries.
 const SEAL_TIME: Duration = Duration::from_secs(5);
 const SEAL_PAUSE: Duration = Duration::from_millis(10);
@@ -502,7 +502,11 @@ impl Init {
             .await
     }
 
-    async fn request(&self, request: &ToInit, fds: &[BorrowedFd<'_>]) -> Result<Channel, Error> {
+    pub(super) async fn request(
+        &self,
+        request: &ToInit,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Channel, Error> {
         let (ours, theirs) = channel::pair().context("make a socket pair")?;
         let fds = [&[theirs.as_fd()], fds].concat();
         let sent = timeout(SETUP_TIMEOUT, self.channel.send_json(request, &fds));

@@ -20,7 +20,7 @@ use super::identity::{Limits, Root, Sealed, reduce_init};
 use super::inbox::{Event, Inbox};
 use super::seccomp::Filters;
 use super::spec::{Command, FileWork, HOME, Reply, SandboxSpec, ToInit, WindowSize};
-use super::{filework, rootfs, sys, terminal};
+use super::{dial, filework, rootfs, sys, terminal};
 
 /// Descriptors that a file worker keeps are at this number and above; init itself has a few dozen.
 const KEPT_FDS: i32 = 1000;
@@ -193,6 +193,9 @@ impl Init<'_> {
                 self.watched.retain(|_, reply| !is_left(reply.as_fd()));
                 self.watched.insert(pid, reply);
                 Ok(())
+            }
+            Ok(ToInit::Dial { port, v6 }) => {
+                dial::answer(port, v6, reply.as_fd()).map_err(|e| (e, Some(reply)))
             }
             Ok(ToInit::File { work }) => self
                 .file(&work, reply.as_fd(), fds.next())
@@ -391,6 +394,7 @@ pub const NO_TERMINAL: &str = "no_terminal";
 
 fn refuse(reply: BorrowedFd<'_>, error: &Error) {
     let code = match error {
+        Error::Step { step, source } if step == dial::CONNECT => dial::word(source),
         Error::Step { source, .. } if source.raw_os_error() == Some(libc::EAGAIN) => NO_PROCESS,
         Error::Step { step, .. } if step.starts_with("enter ") => BAD_CWD,
         Error::Step { step, .. } if step == terminal::OPEN => NO_TERMINAL,

@@ -2,6 +2,7 @@
 
 pub mod cgroup;
 pub mod channel;
+mod dial;
 mod error;
 mod filework;
 pub mod host;

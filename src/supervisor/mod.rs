@@ -14,6 +14,7 @@ mod launch;
 mod log;
 mod plan;
 mod pool;
+mod ports;
 mod processes;
 mod program;
 mod sandbox;
@@ -33,6 +34,7 @@ use tokio::time::timeout;
 pub use command::RunningCommand;
 pub use error::{Error, ErrorKind};
 pub use host::Prepared;
+pub use ports::{ListeningPort, PortConnection, PortUse};
 pub use processes::{Attached, ProcessHandle};
 pub use types::*;
 

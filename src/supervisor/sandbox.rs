@@ -22,6 +22,7 @@ use super::checkpoints::Checkpoint;
 use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
 use super::host::{Host, User};
+use super::ports::Ports;
 use super::processes::Processes;
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState};
@@ -57,6 +58,7 @@ pub struct Sandbox {
     /// Cgroups of commands that left processes behind.
     left_leaves: Mutex<Vec<String>>,
     pub(super) processes: Processes,
+    pub(super) ports: Ports,
     claim: Mutex<Claim>,
 }
 
@@ -161,6 +163,7 @@ impl Sandbox {
             disk_bytes: plan.disk_bytes,
             left_leaves: Mutex::default(),
             processes: Processes::default(),
+            ports: Ports::new(config.port_connections),
             claim: Mutex::new(Claim {
                 name: id.clone(),
                 created_at: now,

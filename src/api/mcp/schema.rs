@@ -3,7 +3,7 @@
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::wire::{CheckpointAnswer, ContextAnswer, File, ProcessAnswer, rfc3339};
+use crate::api::wire::{CheckpointAnswer, ContextAnswer, File, PortAnswer, ProcessAnswer, rfc3339};
 use crate::supervisor::{DEFAULT_CONTEXT, Restore, SandboxInfo};
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -289,6 +289,12 @@ pub(super) struct Contexts {
 #[schemars(crate = "rmcp::schemars")]
 pub(super) struct Checkpoints {
     pub(super) checkpoints: Vec<CheckpointAnswer>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Ports {
+    pub(super) ports: Vec<PortAnswer>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

@@ -250,6 +250,7 @@ impl Tools {
                 Self::tool_router()
                     + Self::context_router()
                     + Self::checkpoint_router()
+                    + Self::port_router()
                     + Self::process_router(),
             ),
         }
