@@ -1,6 +1,7 @@
 //! What travels: request bodies in, answers out. Names and shapes are the contract's.
 
 mod network;
+mod port;
 mod process;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::supervisor::{
     SandboxInfo, Usage,
 };
 pub(crate) use network::*;
+pub(crate) use port::PortAnswer;
 pub(crate) use process::*;
 
 /// Body of `POST /sandbox/create`.

@@ -16,6 +16,7 @@ mod log;
 mod network;
 mod plan;
 mod pool;
+mod ports;
 mod processes;
 mod program;
 mod realm;
@@ -37,6 +38,7 @@ use tokio::time::timeout;
 pub use command::RunningCommand;
 pub use error::{Error, ErrorKind};
 pub use host::Prepared;
+pub use ports::{ListeningPort, PortConnection, PortUse};
 pub use processes::{Attached, ProcessHandle};
 pub use types::*;
 

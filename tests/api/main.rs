@@ -16,6 +16,7 @@ mod kernel_cases;
 mod odd_requests;
 mod output;
 mod picture;
+mod ports;
 mod processes;
 mod restore;
 mod traps;

@@ -8,6 +8,7 @@ mod answer;
 mod checkpoints;
 mod contexts;
 mod packages;
+mod ports;
 mod processes;
 mod schema;
 mod sessions;

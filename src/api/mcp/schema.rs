@@ -4,7 +4,7 @@ use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::wire::{
-    CheckpointAnswer, ContextAnswer, File, PackageAnswer, ProcessAnswer, rfc3339,
+    CheckpointAnswer, ContextAnswer, File, PackageAnswer, PortAnswer, ProcessAnswer, rfc3339,
 };
 use crate::supervisor::{DEFAULT_CONTEXT, Restore, SandboxInfo};
 
@@ -291,6 +291,12 @@ pub(super) struct Contexts {
 #[schemars(crate = "rmcp::schemars")]
 pub(super) struct Checkpoints {
     pub(super) checkpoints: Vec<CheckpointAnswer>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Ports {
+    pub(super) ports: Vec<PortAnswer>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

@@ -251,8 +251,9 @@ impl Tools {
                 Self::tool_router()
                     + Self::context_router()
                     + Self::checkpoint_router()
-                    + Self::process_router()
-                    + Self::package_router(),
+                    + Self::package_router()
+                    + Self::port_router()
+                    + Self::process_router(),
             ),
         }
     }
