@@ -1,6 +1,7 @@
 //! What is allowed works, over every protocol of the port, and is passed on as it should be.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -94,7 +95,9 @@ fn the_end_of_one_direction_is_passed_on_and_the_other_goes_on() {
         tunnel.write_all(&[7; 300_000]).await.unwrap();
         tunnel.shutdown().await.unwrap();
         let mut back = Vec::new();
-        tunnel.read_to_end(&mut back).await.unwrap();
+        let read =
+            tokio::time::timeout(Duration::from_secs(10), tunnel.read_to_end(&mut back)).await;
+        read.expect("an end").unwrap();
         assert_eq!(back.len(), 300_000);
     });
 }
@@ -108,7 +111,9 @@ fn what_follows_a_connect_in_the_same_packet_is_passed_on() {
         stream.write_all(early.as_bytes()).await.unwrap();
         stream.shutdown().await.unwrap();
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
+        let read =
+            tokio::time::timeout(Duration::from_secs(10), stream.read_to_string(&mut answer)).await;
+        read.expect("an end").unwrap();
         assert!(
             answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nearly"),
             "{answer}"

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sandcell::config::Network;
 use sandcell::network::Host;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::client::{by_address, by_name, connect, echoes, get, raw, socks};
 use super::lab::{ECHO, HTTP, OWN, PUBLIC, Proxy, egress, ip, names, run, wide};
@@ -336,7 +338,16 @@ fn a_refused_upload_is_told_why() {
         let request = format!(
             "POST http://{PUBLIC}/ HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        let answer = raw(proxy, request.as_bytes()).await;
+        let mut stream = TcpStream::connect(proxy).await.unwrap();
+        stream
+            .write_all(request.as_bytes())
+            .await
+            .expect("all is taken");
+        let mut answer = String::new();
+        stream
+            .read_to_string(&mut answer)
+            .await
+            .expect("an end in order");
         assert!(
             answer.starts_with("HTTP/1.1 403 ") && answer.ends_with("can be reached\n"),
             "{answer}"
