@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::Scene;
 use crate::fixture::host::wait_until;
-use crate::fixture::http::Request;
+use crate::fixture::http::{self, Incoming, Request};
 use crate::fixture::sandbox::Sandbox;
 
 const CONFIG: &str = "limits.port_head_seconds = 2\nlimits.port_idle_seconds = 4";
@@ -73,13 +73,14 @@ fn bodies_that_break_off_or_stand_still_have_no_good_end() {
     for way in ["half-a-body", "half-a-chunk", "bad-chunk", "still-body"] {
         let path = attacker.path(&format!("port/8000/{way}"));
         let begun = Instant::now();
-        let answer = scene.service.begin(&Request {
+        let request = Request {
             method: "GET",
             path: &path,
             ..Request::default()
-        });
-        assert_eq!(answer.status, 200, "{way}");
-        assert!(answer.finish().is_err(), "{way}");
+        };
+        // Where the end comes at once, the head may not have been sent.
+        let answer = http::begin(scene.service.address, &request);
+        assert!(answer.and_then(Incoming::finish).is_err(), "{way}");
         assert!(begun.elapsed() < Duration::from_secs(8), "{way}");
     }
     // More than it said is not taken for the answer to another request.
