@@ -162,6 +162,7 @@ fn nothing_gets_out_past_the_policy_not_after_a_restart_either() {
     let _abstract = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name).unwrap()).unwrap();
     let data = temp_dir();
     let launch = Launch {
+        config: "network.connections_per_second = 1000",
         data_dir: Some(data.path()),
         ..Launch::default()
     };
@@ -171,7 +172,9 @@ fn nothing_gets_out_past_the_policy_not_after_a_restart_either() {
         drop(service);
     }
     // With an operator who lets that address be reached, the same request arrives.
-    let service = Service::with_config("network.private_cidrs = [\"127.0.0.0/8\"]");
+    let service = Service::with_config(
+        "network.private_cidrs = [\"127.0.0.0/8\"]\nnetwork.connections_per_second = 1000",
+    );
     let allowed = json!({"allow": [canary.address.to_string()]});
     let sandbox = service.create_with(&json!({"network": allowed}));
     let passed = sandbox.stdout(&requests(canary.address.port()));
@@ -220,7 +223,7 @@ fn a_change_of_policy_cuts_what_is_open() {
     assert_eq!(said["text"], "open\n", "{said}");
     thread::sleep(Duration::from_millis(200));
     let before = std::time::SystemTime::now();
-    let answer = set(&sandbox, &json!("none"));
+    let answer = set(&sandbox, &json!({"network": "none"}));
     assert_eq!(answer["network"], "none");
     let mut text = String::new();
     while let Some(event) = stream.event() {
