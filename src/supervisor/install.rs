@@ -294,6 +294,14 @@ fn failed(requirements: &[Requirement], ran: Ran, longest: Duration) -> InstallI
         )
     } else if ran.end.out_of_memory {
         "it needed more memory than the sandbox has (memory_bytes)".to_owned()
+    } else if ran.stderr.contains("--no-build") {
+        // uv's hint names an option that nobody here can give.
+        let reason = said(&ran.stderr);
+        let reason = reason.split(" hint:").next().unwrap_or_default();
+        format!(
+            "{reason} Nothing is built from source in a sandbox that may not reach the package index \
+             itself (network policy \"packages\")"
+        )
     } else {
         said(&ran.stderr)
     };
