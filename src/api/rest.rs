@@ -18,7 +18,9 @@ use super::body::{self, Media};
 use super::error::Refusal;
 use super::outcome::{Outcome, gather};
 use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
-use super::{App, checkpoints, commands, contexts, download, lines, processes, upload, whole};
+use super::{
+    App, checkpoints, commands, contexts, download, lines, mirrors, processes, upload, whole,
+};
 use crate::supervisor::{CreateSpec, ExecuteSpec};
 
 /// Routes and what answers where there is none.
@@ -35,6 +37,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/sandbox/{id}/close", post(close))
         .merge(contexts::routes())
         .merge(checkpoints::routes())
+        .merge(mirrors::routes())
         .merge(processes::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)

@@ -1,5 +1,6 @@
 //! What travels: request bodies in, answers out. Names and shapes are the contract's.
 
+mod mirror;
 mod process;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use crate::supervisor::{
     ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
     SandboxInfo, Usage,
 };
+pub(crate) use mirror::*;
 pub(crate) use process::*;
 
 /// Body of `POST /sandbox/create`.
@@ -38,12 +40,6 @@ impl TryFrom<CreateRequest> for CreateSpec {
     type Error = Refusal;
 
     fn try_from(request: CreateRequest) -> Result<Self, Refusal> {
-        if request.mirror.is_some_and(|mirror| mirror != "default") {
-            return Err(Refusal::invalid(
-                "mirror",
-                "mirror: there is only the mirror \"default\"",
-            ));
-        }
         let offline = match &request.network {
             None | Some(Value::Bool(false)) => true,
             Some(policy) => policy == "none",
@@ -63,6 +59,7 @@ impl TryFrom<CreateRequest> for CreateSpec {
             lease_seconds: request.lease_seconds,
             idle_seconds: request.idle_seconds,
             env: request.env.unwrap_or_default(),
+            mirror: request.mirror,
         })
     }
 }

@@ -31,11 +31,12 @@ const MAX_NAME_BYTES: usize = 255;
 /// Directories within each other.
 const MAX_DEPTH: usize = 64;
 const BUFFER_BYTES: usize = 256 * 1024;
-/// Permissions that a file or directory of a mirror may have, and those that it has at least.
-const MOST_MODE: u32 = 0o755;
-const LEAST_MODE: u32 = 0o444;
+/// Permissions that files and directories may have, and those that they have at least: in `/opt/venv`
+/// of a mirror everything is writable for all (`tree.rs`), as user code may install there.
+const MOST_MODE: u32 = 0o777;
+const LEAST_MODE: u32 = 0o666;
 /// For what the base does not tell the mode of.
-const DIRECTORY_MODE: u32 = 0o755;
+const DIRECTORY_MODE: u32 = 0o777;
 
 /// What a layer may be.
 #[derive(Debug, Clone, Copy)]
@@ -195,12 +196,15 @@ impl<'a> Unpack<'a> {
             Kind::Directory => Some(e.mode),
             _ => None,
         });
-        let mode = mode.or(of_base).unwrap_or(DIRECTORY_MODE);
+        let mode = match of_base {
+            Some(of_base) => of_base,
+            None => mode.unwrap_or(DIRECTORY_MODE) & MOST_MODE | LEAST_MODE | 0o111,
+        };
         mkdirat(&parent, name, Mode::from_raw_mode(0o700))
             .map_err(|_| refused(path, "cannot be a directory"))?;
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let made = openat2(&parent, name, flags, Mode::empty(), ResolveFlags::BENEATH)?;
-        self.own(&made, mode | 0o111)?;
+        self.own(&made, mode)?;
         self.made.insert(path.to_owned());
         Ok(())
     }
@@ -217,7 +221,6 @@ impl<'a> Unpack<'a> {
     fn own(&self, file: &OwnedFd, mode: u32) -> Result<(), UnpackError> {
         let owner = (Uid::from_raw(self.owner), Gid::from_raw(self.owner));
         rustix::fs::fchown(file, Some(owner.0), Some(owner.1))?;
-        let mode = mode & MOST_MODE | LEAST_MODE;
         fchmod(file, Mode::from_raw_mode(mode))?;
         Ok(())
     }
@@ -262,7 +265,9 @@ impl<'a> Unpack<'a> {
         let mut new = File::from(new);
         let (mut hash, mut left) = (Sha256::new(), header.size);
         while left > 0 {
-            let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let most = buffer
+                .len()
+                .min(usize::try_from(left).unwrap_or(usize::MAX));
             let count = match stream.read(&mut buffer[..most]) {
                 Ok(0) | Err(_) => return Err(refused(&header.path, "breaks off")),
                 Ok(count) => count,
@@ -350,7 +355,9 @@ fn read_header(stream: &mut dyn Read) -> Result<Header, UnpackError> {
     stream.read_exact(&mut length).map_err(broken)?;
     let length = u32::from_be_bytes(length) as usize;
     if length > MAX_HEADER_BYTES {
-        return Err(UnpackError::Refused("the list of files is malformed".into()));
+        return Err(UnpackError::Refused(
+            "the list of files is malformed".into(),
+        ));
     }
     let mut text = vec![0; length];
     stream.read_exact(&mut text).map_err(broken)?;

@@ -31,9 +31,9 @@ pub(super) fn check(packages: &[String]) -> Result<Vec<Requirement>, Error> {
             format!("packages names 1 to {MAX_REQUIREMENTS} packages"),
         ));
     }
-    let checked = packages.iter().map(|text| {
-        requirement(text).map_err(|fault| Error::invalid("packages", fault))
-    });
+    let checked = packages
+        .iter()
+        .map(|text| requirement(text).map_err(|fault| Error::invalid("packages", fault)));
     checked.collect()
 }
 
@@ -204,11 +204,18 @@ mod tests {
             ("ruamel.yaml>=0.18,<1", "ruamel-yaml"),
             ("pandas[excel, plot] ~= 2.0", "pandas"),
             ("x==1!2.0+local", "x"),
-            ("typing_extensions; python_version < '3.14'", "typing-extensions"),
+            (
+                "typing_extensions; python_version < '3.14'",
+                "typing-extensions",
+            ),
             ("a (>=1)", "a"),
             ("dist/My_Pkg-1.0-py3-none-any.whl", "my-pkg"),
         ] {
-            assert_eq!(requirement(text).map(|r| r.name), Ok(name.to_owned()), "{text}");
+            assert_eq!(
+                requirement(text).map(|r| r.name),
+                Ok(name.to_owned()),
+                "{text}"
+            );
         }
     }
 
@@ -244,9 +251,22 @@ mod tests {
     fn requirement_files_are_read_as_pip_writes_them() {
         let hash = format!("--hash=sha256:{}", "a".repeat(64));
         let text = format!("# all\nrich==13.0 # why\n\nattrs==1 \\\n    {hash} \\\n    {hash}\n");
-        let lines: Vec<String> = of_file(&text).unwrap().into_iter().map(|r| r.line).collect();
-        assert_eq!(lines, ["rich==13.0".into(), format!("attrs==1 {hash} {hash}")]);
-        for text in ["", "# nothing", "-r more.txt", "rich\n--index-url x", "rich --hash=md5:1"] {
+        let lines: Vec<String> = of_file(&text)
+            .unwrap()
+            .into_iter()
+            .map(|r| r.line)
+            .collect();
+        assert_eq!(
+            lines,
+            ["rich==13.0".into(), format!("attrs==1 {hash} {hash}")]
+        );
+        for text in [
+            "",
+            "# nothing",
+            "-r more.txt",
+            "rich\n--index-url x",
+            "rich --hash=md5:1",
+        ] {
             assert!(of_file(text).is_err(), "{text:?}");
         }
     }

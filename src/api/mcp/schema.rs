@@ -3,7 +3,9 @@
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::wire::{CheckpointAnswer, ContextAnswer, File, ProcessAnswer, rfc3339};
+use crate::api::wire::{
+    CheckpointAnswer, ContextAnswer, File, MirrorAnswer, ProcessAnswer, rfc3339,
+};
 use crate::supervisor::{DEFAULT_CONTEXT, Restore, SandboxInfo};
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -13,6 +15,25 @@ pub(super) struct CreateArguments {
     /// A name for people, at most 128 characters.
     #[serde(default)]
     pub(super) name: Option<String>,
+    /// Id or name of a mirror of create_mirror, whose packages it has; the standard packages when left
+    /// out.
+    #[serde(default)]
+    pub(super) mirror: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeleteMirrorArguments {
+    /// Its id or name.
+    pub(super) mirror: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Mirrors {
+    /// The base first.
+    pub(super) mirrors: Vec<MirrorAnswer>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
