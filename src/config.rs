@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::network::Policy;
+use crate::network::{Egress, Policy};
 
 /// A sandbox with less memory could not start a kernel.
 pub const MIN_MEMORY_BYTES: u64 = 64 * MIB;
@@ -138,6 +138,8 @@ pub struct Limits {
     pub background_processes: usize,
     /// Bytes of output, both streams together, that are kept of a background process: the last.
     pub background_output_bytes: usize,
+    /// Seconds that an installation may take.
+    pub install_seconds: u64,
     /// Seconds that a request may take to write to a process that does not read.
     pub stdin_seconds: u64,
 }
@@ -284,7 +286,7 @@ impl Config {
         if self.service.pool > self.service.max_sandboxes {
             return Err("service.pool must be at most service.max_sandboxes".into());
         }
-        Ok(())
+        Egress::new(&self.network, None).map(drop)
     }
 
     /// Where mirrors are kept.
@@ -365,6 +367,7 @@ impl Default for Limits {
             checkpoints: 16,
             background_processes: 16,
             background_output_bytes: MIB as usize,
+            install_seconds: 600,
             stdin_seconds: 10,
         }
     }

@@ -27,6 +27,7 @@ mod guard;
 mod lines;
 mod mcp;
 mod mirrors;
+mod network;
 mod outcome;
 mod processes;
 mod rest;

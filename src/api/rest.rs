@@ -19,7 +19,8 @@ use super::error::Refusal;
 use super::outcome::{Outcome, gather};
 use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
 use super::{
-    App, checkpoints, commands, contexts, download, lines, mirrors, processes, upload, whole,
+    App, checkpoints, commands, contexts, download, lines, mirrors, network, processes, upload,
+    whole,
 };
 use crate::supervisor::{CreateSpec, ExecuteSpec};
 
@@ -39,6 +40,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .merge(checkpoints::routes())
         .merge(mirrors::routes())
         .merge(processes::routes())
+        .merge(network::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
 }

@@ -1,6 +1,7 @@
 //! What travels: request bodies in, answers out. Names and shapes are the contract's.
 
 mod mirror;
+mod network;
 mod process;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::supervisor::{
     SandboxInfo, Usage,
 };
 pub(crate) use mirror::*;
+pub(crate) use network::*;
 pub(crate) use process::*;
 
 /// Body of `POST /sandbox/create`.
@@ -40,16 +42,6 @@ impl TryFrom<CreateRequest> for CreateSpec {
     type Error = Refusal;
 
     fn try_from(request: CreateRequest) -> Result<Self, Refusal> {
-        let offline = match &request.network {
-            None | Some(Value::Bool(false)) => true,
-            Some(policy) => policy == "none",
-        };
-        if !offline {
-            return Err(Refusal::invalid(
-                "network",
-                "network: sandboxes have no network; leave it out or say \"none\"",
-            ));
-        }
         Ok(Self {
             name: request.name,
             memory_bytes: request.memory_bytes,
@@ -60,6 +52,7 @@ impl TryFrom<CreateRequest> for CreateSpec {
             idle_seconds: request.idle_seconds,
             env: request.env.unwrap_or_default(),
             mirror: request.mirror,
+            network: request.network.map(network::policy).transpose()?,
         })
     }
 }

@@ -43,6 +43,7 @@ pub fn main(common: &Common, args: &ServeArgs) -> Result<ExitCode, String> {
     let mirror = super::base_mirror(&config)?;
     let prepared =
         Prepared::new(config, &super::program(), mirror.root()).map_err(|e| e.to_string())?;
+    let prepared = prepared.with_default_index(mirror.default_index());
     super::runtime()?.block_on(serve(prepared))
 }
 

@@ -5,9 +5,18 @@
 //! the listener itself go to the package [`Gateway`], everything else is a proxy request that the
 //! [`Policy`] decides on.
 
+mod address;
+mod egress;
 mod policy;
+mod refusal;
+mod rule;
+mod target;
 
-pub use policy::{Policy, Rule};
+pub use egress::{Egress, Gateway as Index, Link, Refused, Resolver, Stats};
+pub use policy::{MAX_RULES, Policy};
+pub use refusal::{Code, Refusal};
+pub use rule::Rule;
+pub use target::{Host, Target};
 
 /// Port of the listener inside every sandbox that has one, on 127.0.0.1.
 pub const PROXY_PORT: u16 = 3128;

@@ -290,9 +290,10 @@ impl Context {
         oom_kills: u64,
     ) -> Ended {
         let limits = &sandbox.host.config.limits;
+        let env = sandbox.execution_env(&self.env, &spec.env);
         let request = Request {
             code: &spec.code,
-            env: &spec.env,
+            env: &env,
             stdin: spec.stdin.as_deref(),
             on_disconnect: spec.on_disconnect,
             timeout: spec

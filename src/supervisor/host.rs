@@ -16,6 +16,7 @@ use crate::isolation::seccomp::Filters;
 use crate::isolation::spawner::{Home, Lower, SpawnedNursery, Spawner};
 use crate::isolation::spec::Ablation;
 use crate::isolation::{Context, Error};
+use crate::network::{self, Egress, Gateway};
 
 /// A service that has its processes, before tokio starts.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ pub struct Prepared {
     nursery: SpawnedNursery,
     mirror: PathBuf,
     ablation: Ablation,
+    default_index: String,
 }
 
 impl Prepared {
@@ -66,12 +68,19 @@ impl Prepared {
                 nursery,
                 mirror: mirror.to_owned(),
                 ablation: Ablation::default(),
+                default_index: String::new(),
             }),
             Err(e) => {
                 let _ = cgroup.remove();
                 Err(e)
             }
         }
+    }
+
+    /// The package index to use where neither the configuration nor the host's pip names one.
+    pub fn with_default_index(mut self, url: &str) -> Self {
+        url.clone_into(&mut self.default_index);
+        self
     }
 
     /// Leaves protections out. For tests that prove that other tests would notice.
@@ -114,6 +123,8 @@ pub struct Host {
     pub filters: Filters,
     /// Left out on purpose, by tests only.
     pub ablation: Ablation,
+    /// What sandboxes reach, they reach through this.
+    pub egress: Arc<Egress>,
     /// Root of the base.
     pub mirror: PathBuf,
     lock: Mutex<Option<DataLock>>,
@@ -130,13 +141,21 @@ impl Host {
             nursery,
             mirror,
             ablation,
+            default_index,
         } = prepared;
+        // A service's own, in its data directory: what runs one sandbox and goes has no cache.
+        let index = match &lock {
+            Some(_) => Some(package_index(&config, &default_index)?),
+            None => None,
+        };
+        let egress = Arc::new(Egress::new(&config.network, index).map_err(Error::Unsupported)?);
         let host = Arc::new(Self {
             config,
             cgroup,
             spawner,
             filters: Filters::default_profile()?,
             ablation,
+            egress,
             mirror,
             lock: Mutex::new(lock),
         });
@@ -186,6 +205,17 @@ impl Host {
         drop(self.lock.lock().expect("not poisoned").take());
         errors
     }
+}
+
+/// The package index that sandboxes see.
+fn package_index(config: &Config, default_index: &str) -> Result<network::Index, Error> {
+    let cache = config.data_dir.join("packages");
+    let gateway = Gateway::new(&config.packages, cache, default_index)
+        .map_err(|e| Error::Unsupported(format!("the package index: {e}")))?;
+    Ok(Arc::new(move |_, request| {
+        let gateway = gateway.clone();
+        Box::pin(async move { gateway.answer(request).await.map(Body::new) })
+    }))
 }
 
 /// Name of a data directory's cgroups: the same at every start, so that leftovers are found.

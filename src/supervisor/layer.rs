@@ -11,13 +11,15 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::error::Error;
+use super::install;
 use super::mirrors::failed;
 use super::program::{self, Input, Program};
 use super::realm::Realm;
 use super::sandbox::{Plan, Sandbox};
-use super::types::Stream;
+use super::types::{InstallSpec, PackageStatus, Stream};
 use crate::kernel::output::PIPE_BYTES;
 use crate::mirror::{Bounds, Draft, ENVIRONMENT, Layers, UnpackError};
+use crate::network::Policy;
 
 /// Debian's own, which no package replaces.
 const PYTHON: &str = "/usr/bin/python3";
@@ -46,12 +48,13 @@ pub(super) async fn make(
     plan.limits.cpus = plan.limits.cpus.max(CPUS);
     plan.disk_bytes = config.mirrors.max_layer_bytes;
     plan.lease = 2 * longest;
+    plan.network = Policy::None;
     let sandbox = Sandbox::prepare(base, &plan).await.map_err(internal)?;
     let guard = Destroy(Some(Arc::clone(&sandbox)));
     let made = async {
         sandbox.claim(&plan).await.map_err(internal)?;
         let since = SystemTime::now();
-        install(&sandbox, packages).await?;
+        install(&sandbox, packages, longest).await?;
         take_out(&sandbox, layers, since, longest).await
     };
     let made = made.await;
@@ -83,27 +86,31 @@ fn internal(e: crate::isolation::Error) -> Error {
     failed("no sandbox could be made for the installation; the service's log says why")
 }
 
-// Stands in until the installer is there.
-async fn install(sandbox: &Arc<Sandbox>, packages: &[String]) -> Result<(), Error> {
-    for package in packages {
-        let site = "/opt/venv/lib/python3.13/site-packages";
-        let text = format!(
-            "set -e; mkdir -p {site}/{package} {site}/{package}-1.0.dist-info; \
-             echo 'VALUE = 7' > {site}/{package}/__init__.py; touch {site}/{package}-1.0.dist-info/METADATA"
-        );
-        let spec = super::types::CommandSpec {
-            command: text,
-            cwd: None,
-            env: BTreeMap::new(),
-            timeout: None,
-            output_bytes: None,
-        };
-        let done = super::command::start(sandbox, spec).await?.finish().await?;
-        if done.ended.exit_code != 0 {
-            return Err(failed(done.stderr));
+/// As any sandbox's: apart, with nothing but the package index in reach.
+async fn install(
+    sandbox: &Arc<Sandbox>,
+    packages: &[String],
+    longest: Duration,
+) -> Result<(), Error> {
+    let spec = InstallSpec {
+        packages: packages.to_vec(),
+        requirements_file: None,
+        upgrade: false,
+        wait: longest,
+    };
+    let info = install::install(sandbox, spec).await?;
+    match info.status {
+        PackageStatus::Installed => Ok(()),
+        PackageStatus::Installing => {
+            let longest = longest.as_secs();
+            Err(failed(format!(
+                "the installation takes longer than {longest} s (mirrors.build_seconds)"
+            )))
+        }
+        PackageStatus::Failed | PackageStatus::NotFound | PackageStatus::NotInstalled => {
+            Err(failed(info.message))
         }
     }
-    Ok(())
 }
 
 /// What has changed since `since`, as a tree of its own outside.

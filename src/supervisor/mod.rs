@@ -10,10 +10,12 @@ mod ended;
 mod error;
 mod files;
 pub mod host;
+mod install;
 mod launch;
 mod layer;
 mod log;
 mod mirrors;
+mod network;
 mod plan;
 mod pool;
 mod processes;
@@ -44,6 +46,7 @@ pub use types::*;
 use crate::config::Config;
 use crate::isolation;
 use crate::mirror::Layers;
+use crate::network::Policy;
 use host::Host;
 use mirrors::{Mirrors, Site};
 use pool::Pool;
@@ -456,6 +459,38 @@ impl Supervisor {
         sandbox.refuse_closing()?;
         sandbox.touch();
         command::start(&sandbox, spec).await
+    }
+
+    /// What a sandbox may reach, and what has passed.
+    pub fn network(&self, id: &str) -> Result<NetworkInfo, Error> {
+        Ok(network::info(&*self.find(id)?))
+    }
+
+    /// Changes what a sandbox may reach, for its open connections too.
+    ///
+    /// # Errors
+    /// `Conflict` when code inside listens on the proxy's port.
+    pub async fn set_network(&self, id: &str, policy: Policy) -> Result<NetworkInfo, Error> {
+        let sandbox = self.find(id)?;
+        network::set_policy(&sandbox, policy).await?;
+        Ok(network::info(&sandbox))
+    }
+
+    /// Installs packages; returns when that has ended or the time to wait is over. That packages could
+    /// not be installed is told by the answer.
+    ///
+    /// # Errors
+    /// `Invalid` for what is no requirement; `Busy` when too many installs wait.
+    pub async fn install(&self, id: &str, spec: InstallSpec) -> Result<InstallInfo, Error> {
+        install::install(&self.find(id)?, spec).await
+    }
+
+    /// How packages stand, by name.
+    ///
+    /// # Errors
+    /// `Invalid` for what is no name.
+    pub async fn packages(&self, id: &str, names: &[String]) -> Result<Vec<PackageInfo>, Error> {
+        install::status(&self.find(id)?, names).await
     }
 
     /// Regular files of the working directory, recursively.

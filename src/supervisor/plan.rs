@@ -49,6 +49,7 @@ impl Plan {
             lease: Duration::from_secs(limits.lease_seconds),
             idle: None,
             env: BTreeMap::new(),
+            network: config.network.default.clone(),
         }
     }
 
@@ -109,6 +110,9 @@ impl Plan {
         }
         check_env(&spec.env)?;
         plan.env = spec.env;
+        if let Some(network) = spec.network {
+            plan.network = network;
+        }
         Ok(plan)
     }
 

@@ -22,6 +22,8 @@ use super::checkpoints::Checkpoint;
 use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
 use super::host::Host;
+use super::install::Installs;
+use super::network::{self, Network};
 use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
@@ -31,6 +33,7 @@ use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
 use crate::kernel::handle::Place;
+use crate::network::Policy;
 
 /// A sandbox.
 #[derive(Debug)]
@@ -59,6 +62,8 @@ pub struct Sandbox {
     /// Cgroups of commands that left processes behind.
     left_leaves: Mutex<Vec<String>>,
     pub(super) processes: Processes,
+    pub(super) network: Network,
+    pub(super) installs: Installs,
     claim: Mutex<Claim>,
 }
 
@@ -92,6 +97,8 @@ pub struct Plan {
     pub idle: Option<Duration>,
     /// Of every execution and command.
     pub env: BTreeMap<String, String>,
+    /// What may be reached.
+    pub network: Policy,
 }
 
 /// See [`Sandbox::begin_use`].
@@ -166,6 +173,8 @@ impl Sandbox {
             disk_bytes: plan.disk_bytes,
             left_leaves: Mutex::default(),
             processes: Processes::default(),
+            network: Network::new(&id),
+            installs: Installs::new(config.queue),
             claim: Mutex::new(Claim {
                 name: id.clone(),
                 created_at: now,
@@ -203,6 +212,10 @@ impl Sandbox {
                 threads: setup::threads(plan.limits.cpus),
                 memory_bytes: plan.limits.memory_bytes,
             };
+        }
+        if plan.network != Policy::None {
+            let opened = network::open(self, plan.network.clone()).await;
+            opened.map_err(|e| e.unwrap_or_else(port_taken))?;
         }
         self.default.set_env(&plan.env).await
     }
@@ -260,9 +273,25 @@ impl Sandbox {
         left.retain(|leaf| !self.cgroup.remove_leaf(leaf));
     }
 
-    /// Variables of every execution and command.
+    /// Variables of every command.
     pub fn env(&self) -> BTreeMap<String, String> {
-        self.claim.lock().expect("not poisoned").env.clone()
+        let mut env = network::environment(&self.network.policy());
+        env.extend(self.claim.lock().expect("not poisoned").env.clone());
+        env
+    }
+
+    /// Variables of an execution that its kernel does not have: those that follow the network policy,
+    /// unless the sandbox or its context sets them, and the execution's own.
+    pub(super) fn execution_env(
+        &self,
+        context: &BTreeMap<String, String>,
+        own: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let mut env = network::environment(&self.network.policy());
+        let claim = self.claim.lock().expect("not poisoned");
+        env.retain(|name, _| !claim.env.contains_key(name) && !context.contains_key(name));
+        env.extend(own.clone());
+        env
     }
 
     /// Resolves when its lease or its idle time is over; exact, as it sleeps until then.
@@ -480,6 +509,7 @@ impl Sandbox {
     /// Marks it as closing; true for the one caller that must destroy it.
     pub fn begin_close(&self) -> bool {
         let first = !self.closing.swap(true, Ordering::AcqRel);
+        self.network.stop();
         self.closed.notify_waiters();
         first
     }
@@ -515,6 +545,11 @@ impl Sandbox {
         }
         setup::remove_cgroup(&self.cgroup).await;
     }
+}
+
+/// Of a sandbox in which no user code has run yet.
+fn port_taken() -> isolation::Error {
+    isolation::Error::Refused("the proxy's port is taken in a new sandbox".into())
 }
 
 /// 128 random bits as 26 characters of Crockford's base 32, in lower case.

@@ -35,6 +35,8 @@ pub struct CreateSpec {
     pub idle_seconds: Option<u64>,
     /// Variables of every execution and command.
     pub env: BTreeMap<String, String>,
+    /// What it may reach; default is the service's.
+    pub network: Option<Policy>,
     /// Id or name of a mirror; default is the base.
     pub mirror: Option<String>,
 }
@@ -620,4 +622,69 @@ pub struct Upload {
     pub(super) content: Option<PipeWriter>,
     /// Where it goes, relative to the working directory.
     pub(super) path: String,
+}
+
+/// What is to be installed.
+#[derive(Debug, Clone)]
+pub struct InstallSpec {
+    /// Names with extras, versions and markers, or wheels of the working directory.
+    pub packages: Vec<String>,
+    /// A requirement file of the working directory.
+    pub requirements_file: Option<String>,
+    /// Newer versions also of what is there and would do.
+    pub upgrade: bool,
+    /// How long the answer may wait for the end.
+    pub wait: std::time::Duration,
+}
+
+/// How an install stands.
+#[derive(Debug, Clone)]
+pub struct InstallInfo {
+    /// Of all of it.
+    pub status: PackageStatus,
+    /// Those that were named, in that order.
+    pub packages: Vec<PackageInfo>,
+    /// uv's own words.
+    pub stdout: String,
+    /// uv's own words.
+    pub stderr: String,
+    /// One sentence for people.
+    pub message: String,
+}
+
+/// A package of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackageInfo {
+    /// Normalized (PEP 503).
+    pub name: String,
+    /// How it stands.
+    pub status: PackageStatus,
+    /// Of an installed one.
+    pub version: Option<String>,
+    /// Why it is not there.
+    pub message: Option<String>,
+}
+
+/// How a package stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PackageStatus {
+    /// Its installation goes on or waits.
+    Installing,
+    /// It can be imported.
+    Installed,
+    /// It could not be installed.
+    Failed,
+    /// The index does not have it.
+    NotFound,
+    /// Nobody asked for it yet, and it is not there.
+    NotInstalled,
+}
+
+/// What a sandbox may reach, and what has passed.
+#[derive(Debug, Clone)]
+pub struct NetworkInfo {
+    /// What it may reach now.
+    pub policy: Policy,
+    /// Since it was created.
+    pub stats: Stats,
 }

@@ -8,6 +8,7 @@ mod answer;
 mod checkpoints;
 mod contexts;
 mod mirrors;
+mod packages;
 mod processes;
 mod schema;
 mod sessions;

@@ -4,7 +4,7 @@ use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::wire::{
-    CheckpointAnswer, ContextAnswer, File, MirrorAnswer, ProcessAnswer, rfc3339,
+    CheckpointAnswer, ContextAnswer, File, MirrorAnswer, PackageAnswer, ProcessAnswer, rfc3339,
 };
 use crate::supervisor::{DEFAULT_CONTEXT, Restore, SandboxInfo};
 
@@ -365,4 +365,42 @@ impl From<SandboxInfo> for Sandbox {
             state: info.state.as_str(),
         }
     }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct InstallArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// Names, with extras and versions where wanted: "rich", "pandas[excel]>=2,<3"; or wheel files of
+    /// the working directory.
+    #[serde(default)]
+    pub(super) package_names: Vec<String>,
+    /// A requirements.txt of the working directory, instead of or beside the names.
+    #[serde(default)]
+    pub(super) requirements_file: Option<String>,
+    /// Install newer versions also of what is there already.
+    #[serde(default)]
+    pub(super) upgrade: bool,
+    /// Seconds to wait for the end, 50 when left out and 600 at most.
+    #[serde(default)]
+    pub(super) wait_seconds: Option<u64>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct PackageArguments {
+    /// As returned by create_sandbox.
+    pub(super) sandbox_id: String,
+    /// Names of packages.
+    pub(super) package_names: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Packages {
+    /// In the order of the names.
+    pub(super) packages: Vec<PackageAnswer>,
 }

@@ -42,7 +42,8 @@ const READ_IMAGE_BYTES: u64 = 5 * 1024 * 1024;
 const INSTRUCTIONS: &str = "Runs Python in isolated sandboxes. Create a sandbox once and keep \
 using its sandbox_id: variables, imports and files last between executions until it is closed or \
 expires. numpy, pandas, matplotlib, scipy, scikit-learn and other data packages are installed. \
-Figures come back as images by themselves. There is no network inside.";
+Figures come back as images by themselves. Other packages come with install_packages_in_sandbox; \
+code inside has no network unless the service's operator gave it one.";
 
 /// The MCP server's state: none of its own.
 #[derive(Clone)]
@@ -126,7 +127,7 @@ impl Tools {
             calls are there, the value of the last expression is shown, matplotlib figures come \
             back as images without being saved. An exception is reported with its traceback and \
             keeps the variables. Files are relative to the working directory and can be read with \
-            read_file. input() and the network are not available.",
+            read_file. input() is not available, nor is the network unless the operator allowed it.",
         output_schema = schema_for_output::<PythonAnswer>(),
         annotations(destructive_hint = true, idempotent_hint = false, open_world_hint = false)
     )]
@@ -252,7 +253,8 @@ impl Tools {
                     + Self::context_router()
                     + Self::checkpoint_router()
                     + Self::mirror_router()
-                    + Self::process_router(),
+                    + Self::process_router()
+                    + Self::package_router(),
             ),
         }
     }
