@@ -283,6 +283,16 @@ impl Config {
                     .into(),
             );
         }
+        let packages = &self.packages;
+        if packages.timeout_seconds == 0 {
+            return Err("packages.timeout_seconds must be 1 or more".into());
+        }
+        if packages.max_file_bytes > packages.cache_bytes {
+            return Err(format!(
+                "packages.max_file_bytes must be at most packages.cache_bytes ({})",
+                packages.cache_bytes
+            ));
+        }
         if self.service.pool > self.service.max_sandboxes {
             return Err("service.pool must be at most service.max_sandboxes".into());
         }

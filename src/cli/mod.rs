@@ -116,6 +116,11 @@ impl BaseMirror {
     fn root(&self) -> &Path {
         &self.mirror.root
     }
+
+    /// The package index that pip uses when nobody names one.
+    fn default_index(&self) -> &str {
+        &self.mirror.record.default_index
+    }
 }
 
 /// Finds the base mirror, or builds it with a progress bar on standard error.

@@ -251,7 +251,7 @@ fn deb822_uris(text: &str) -> Vec<String> {
 }
 
 /// The certificates this host trusts: the bundles that its environment names, and the system's.
-pub(super) fn certificates() -> String {
+pub fn certificates() -> String {
     const VARIABLES: [&str; 5] = [
         "SSL_CERT_FILE",
         "PIP_CERT",

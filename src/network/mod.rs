@@ -7,12 +7,14 @@
 
 mod address;
 mod egress;
+pub mod gateway;
 mod policy;
 mod refusal;
 mod rule;
 mod target;
 
 pub use egress::{Egress, Gateway as Index, Link, Refused, Resolver, Stats};
+pub use gateway::{Gateway, INDEX_PATH};
 pub use policy::{MAX_RULES, Policy};
 pub use refusal::{Code, Refusal};
 pub use rule::Rule;

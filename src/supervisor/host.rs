@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use axum::body::Body;
 use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 

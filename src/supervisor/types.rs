@@ -15,6 +15,7 @@ pub use crate::isolation::spec::WindowSize;
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
 pub use crate::kernel::transfer::Transfer;
 pub use crate::mirror::Package;
+use crate::network::{Policy, Stats};
 
 /// What a new sandbox should be; `None` takes the configured default.
 #[derive(Debug, Clone, Default)]

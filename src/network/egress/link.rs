@@ -17,6 +17,7 @@ const KEPT_REFUSALS: usize = 32;
 const LOOKUPS: usize = 8;
 
 /// One sandbox's side of the proxy: its policy, which may change at any time, and its counts.
+#[derive(Debug)]
 pub struct Link {
     sandbox_id: String,
     policy: watch::Sender<Policy>,
@@ -60,6 +61,7 @@ pub struct Refused {
     pub message: String,
 }
 
+#[derive(Debug)]
 struct Bucket {
     tokens: f64,
     filled: Option<Instant>,

@@ -77,6 +77,12 @@ struct Limits {
     idle: Duration,
 }
 
+impl std::fmt::Debug for Egress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Egress").finish_non_exhaustive()
+    }
+}
+
 impl Egress {
     /// A proxy with these limits, in front of a gateway.
     ///
