@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -178,7 +178,7 @@ async fn take_out(
 
 fn unpack(
     layers: &Layers,
-    base: &PathBuf,
+    base: &Path,
     pieces: mpsc::Receiver<Vec<u8>>,
     bounds: Bounds,
 ) -> Result<Draft, UnpackError> {
