@@ -44,12 +44,16 @@ TOOLS = {
     "read_process_output",
     "write_process_stdin",
     "signal_process",
+    "create_mirror",
+    "list_mirrors",
+    "delete_mirror",
 }
 READ_ONLY = {
     "list_sandboxes",
     "list_checkpoints",
     "list_contexts",
     "list_files",
+    "list_mirrors",
     "list_processes",
     "read_file",
     "read_process_output",
