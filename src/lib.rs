@@ -16,12 +16,16 @@
 //!       └─ file work children of init with the user's identity; files are passed up as descriptors
 //! ```
 //!
+//! A mirror with a layer of packages has a nursery and zygote of its own while it is in use, in a user
+//! namespace with other ids and in cgroups with limits: what its packages do when they are imported,
+//! they do to that mirror's sandboxes alone ([`supervisor`]'s realms).
+//!
 //! # Who speaks with whom
 //!
 //! | pair | carried by | trusted |
 //! |---|---|---|
 //! | supervisor – nursery | `SOCK_SEQPACKET`, JSON, descriptors ([`isolation::spec`]) | yes |
-//! | supervisor – zygote | the same ([`kernel::protocol`]) | yes: it never runs user code |
+//! | supervisor – zygote | the same ([`kernel::protocol`]) | yes: it never runs user code; a layered mirror's runs its packages, and no: it can harm the sandboxes of that mirror |
 //! | supervisor – init | the same, a reply socket for each request | yes |
 //! | supervisor – kernel | stream socket, framed JSON, and two pipes | no |
 //! | supervisor – file work, command | reply socket, pipes or a terminal | no |
@@ -35,7 +39,8 @@
 //!   message harms the sandbox that forged it.
 //! - User code has a host uid that no other live sandbox has, no capability, no way to get one, and
 //!   no network but its own loopback.
-//! - The mirror is read-only and content-addressed while any sandbox uses it.
+//! - The mirror is read-only and content-addressed while any sandbox uses it; nobody below the
+//!   supervisor can make its mounts writable ([`isolation::spawner`]).
 //! - Nothing inside outlives the supervisor. What the kernel keeps after a `kill -9` (cgroups) the
 //!   next start removes; mounts live in namespaces that died.
 //! - Every limit has a name in [`config`].

@@ -14,6 +14,7 @@ use crate::isolation::channel::Channel;
 pub use crate::isolation::spec::WindowSize;
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
 pub use crate::kernel::transfer::Transfer;
+pub use crate::mirror::Package;
 use crate::network::{Policy, Stats};
 
 /// What a new sandbox should be; `None` takes the configured default.
@@ -37,6 +38,72 @@ pub struct CreateSpec {
     pub env: BTreeMap<String, String>,
     /// What it may reach; default is the service's.
     pub network: Option<Policy>,
+    /// Id or name of a mirror; default is the base.
+    pub mirror: Option<String>,
+}
+
+/// What a new mirror should be.
+#[derive(Debug, Clone, Default)]
+pub struct MirrorSpec {
+    /// Letters, digits, `.`, `_` and `-`, up to 64; default is made from the id.
+    pub name: Option<String>,
+    /// Only the base, which is also the default.
+    pub base: Option<String>,
+    /// Requirements, as an install takes them, but no files.
+    pub packages: Vec<String>,
+    /// Modules that are imported ahead, beside the base's.
+    pub preload: Vec<String>,
+    /// How long the answer may wait.
+    pub wait: Duration,
+}
+
+/// A mirror as clients see it.
+#[derive(Debug, Clone)]
+pub struct MirrorInfo {
+    /// 32 hexadecimal digits.
+    pub id: String,
+    /// Unique.
+    pub name: String,
+    /// Id of the mirror that it is a layer over; `None` for the base.
+    pub base: Option<String>,
+    /// Requirements, as they were asked for.
+    pub requested: Vec<String>,
+    /// What came of them.
+    pub packages: Vec<Package>,
+    /// Modules that are imported ahead.
+    pub preload: Vec<String>,
+    /// How it stands.
+    pub status: MirrorStatus,
+    /// Why it failed.
+    pub detail: Option<String>,
+    /// What its files are: the start of a SHA-256.
+    pub content: Option<String>,
+    /// Bytes of its own files, where they were counted.
+    pub size_bytes: Option<u64>,
+    /// When it was complete; before, when it was begun.
+    pub created_at: SystemTime,
+}
+
+/// How a mirror stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MirrorStatus {
+    /// It is being made.
+    Building,
+    /// Sandboxes can be created from it.
+    Ready,
+    /// It could not be made.
+    Failed,
+}
+
+impl MirrorStatus {
+    /// `building`, `ready` or `failed`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Building => "building",
+            Self::Ready => "ready",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// A sandbox as clients see it.

@@ -47,6 +47,9 @@ TOOLS = {
     "install_packages_in_sandbox",
     "check_packages_installation_status",
     "list_ports",
+    "create_mirror",
+    "list_mirrors",
+    "delete_mirror",
 }
 READ_ONLY = {
     "check_packages_installation_status",
@@ -55,6 +58,7 @@ READ_ONLY = {
     "list_checkpoints",
     "list_contexts",
     "list_files",
+    "list_mirrors",
     "list_processes",
     "read_file",
     "read_process_output",
