@@ -48,6 +48,10 @@ pub struct Server {
     pub allowed_hosts: Vec<String>,
     /// Origins, besides loopback ones, that browsers may call from.
     pub allowed_origins: Vec<String>,
+    /// Servers inside sandboxes are at `<port>-<sandbox id>.<this>`. Names below `localhost` lead to
+    /// this machine in every browser (RFC 6761); another domain needs a wildcard entry in the DNS, and
+    /// nothing else below it or with cookies for it, as hostile pages live there.
+    pub ports_domain: String,
     /// Largest body of an upload, bytes.
     pub max_upload_bytes: u64,
     /// Largest body of any other request, bytes.
@@ -142,6 +146,13 @@ pub struct Limits {
     pub install_seconds: u64,
     /// Seconds that a request may take to write to a process that does not read.
     pub stdin_seconds: u64,
+    /// Connections at once to servers inside a sandbox.
+    pub port_connections: usize,
+    /// Seconds in which a server inside must begin to answer and have sent the head of its answer,
+    /// counted from the last byte of the request that it took.
+    pub port_head_seconds: u64,
+    /// Seconds without a byte in either direction after which a connection to a server inside is closed.
+    pub port_idle_seconds: u64,
 }
 
 /// Limits of the service.
@@ -162,7 +173,8 @@ pub struct Service {
 pub struct Network {
     /// Policy of sandboxes whose create names none: `none`, `packages`, `open` or a table with `allow`.
     pub default: Policy,
-    /// Networks (CIDR) that are not public and that policies may reach all the same.
+    /// Networks (CIDR) that are not public, or this host's own, and that policies may reach all the same.
+    /// Addresses of a cloud's metadata are reached only where they are listed by themselves (`/32`).
     pub private_cidrs: Vec<String>,
     /// Connections of one sandbox at once.
     pub connections: usize,
@@ -293,6 +305,14 @@ impl Config {
                 packages.cache_bytes
             ));
         }
+        for (key, seconds) in [
+            ("port_head_seconds", limits.port_head_seconds),
+            ("port_idle_seconds", limits.port_idle_seconds),
+        ] {
+            if seconds == 0 {
+                return Err(format!("limits.{key} must be 1 or more"));
+            }
+        }
         if self.service.pool > self.service.max_sandboxes {
             return Err("service.pool must be at most service.max_sandboxes".into());
         }
@@ -329,6 +349,7 @@ impl Default for Server {
             api_keys: Vec::new(),
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            ports_domain: "localhost".into(),
             max_upload_bytes: 1024 * MIB,
             max_body_bytes: 32 * MIB,
             max_frame_bytes: MIB as usize,
@@ -379,6 +400,9 @@ impl Default for Limits {
             background_output_bytes: MIB as usize,
             install_seconds: 600,
             stdin_seconds: 10,
+            port_connections: 64,
+            port_head_seconds: 60,
+            port_idle_seconds: 300,
         }
     }
 }

@@ -138,6 +138,8 @@ impl From<supervisor::Error> for Refusal {
             ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
             ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorKind::BadGateway => StatusCode::BAD_GATEWAY,
+            ErrorKind::GatewayTimeout => StatusCode::GATEWAY_TIMEOUT,
             ErrorKind::Internal => {
                 tracing::error!(code = error.code, detail = %error.detail, "a verb failed");
                 return Self::internal();

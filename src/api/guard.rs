@@ -26,6 +26,8 @@ pub(crate) struct Guard {
     hosts: Vec<Authority>,
     origins: Vec<String>,
     keys: Vec<[u8; 32]>,
+    /// Lower case, with a dot before it.
+    ports_suffix: String,
 }
 
 /// A host and, where given, its port.
@@ -59,6 +61,7 @@ impl Guard {
                 .map(|origin| origin.to_ascii_lowercase())
                 .collect(),
             keys: server.api_keys.iter().map(|key| digest(key)).collect(),
+            ports_suffix: format!(".{}", server.ports_domain.to_ascii_lowercase()),
         })
     }
 
@@ -119,29 +122,24 @@ impl Guard {
 
     /// Whether the request carries one of the keys, where there are any.
     pub(crate) fn check_key(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        if self.keys.is_empty() {
+        if self.keys.is_empty() || self.presents_key(headers) {
             return Ok(());
         }
-        let presented = presented_keys(headers).map(digest);
-        // Every key is compared in full with every one presented, so that time tells nothing.
-        let mut known = false;
-        for presented in presented {
-            for key in &self.keys {
-                known |= same(key, &presented);
-            }
-        }
-        if known {
-            return Ok(());
-        }
-        Err(Refusal::new(
-            axum::http::StatusCode::UNAUTHORIZED,
-            "unauthorized",
-            "send a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
-        )
-        .with_header(
-            header::WWW_AUTHENTICATE,
-            header::HeaderValue::from_static("Bearer"),
-        ))
+        Err(unauthorized())
+    }
+
+    /// Whether the request carries one of the keys in a header.
+    pub(crate) fn presents_key(&self, headers: &HeaderMap) -> bool {
+        // None is skipped once one was right, so that time tells nothing.
+        presented_keys(headers).fold(false, |known, key| known | self.is_key(key))
+    }
+
+    /// Whether this is one of the keys.
+    fn is_key(&self, text: &str) -> bool {
+        let presented = digest(text);
+        let all = self.keys.iter();
+        // Every key is compared in full.
+        all.fold(false, |known, key| known | same(key, &presented))
     }
 
     fn serves(&self, called: &Authority) -> bool {
@@ -173,6 +171,14 @@ pub(crate) fn check(server: &config::Server, listen: SocketAddr) -> Result<(), E
     if !listen.ip().is_loopback() && server.api_keys.is_empty() {
         return Err(Error::Exposed(listen));
     }
+    let domain = Authority::parse(&server.ports_domain);
+    if !domain.is_some_and(|d| d.port.is_none() && matches!(d.host, Host::Name(_))) {
+        return Err(Error::BadEntry {
+            list: "ports_domain",
+            entry: server.ports_domain.clone(),
+            expected: "a domain name such as localhost",
+        });
+    }
     for entry in &server.allowed_hosts {
         if Authority::parse(entry).is_none() {
             return Err(Error::BadEntry {
@@ -201,11 +207,25 @@ fn is_origin(entry: &str) -> bool {
     })
 }
 
+fn unauthorized() -> Refusal {
+    Refusal::new(
+        axum::http::StatusCode::UNAUTHORIZED,
+        "unauthorized",
+        "send a key as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
+    )
+    .with_header(
+        header::WWW_AUTHENTICATE,
+        header::HeaderValue::from_static("Bearer"),
+    )
+}
+
+fn bearer(value: &header::HeaderValue) -> Option<&str> {
+    let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
 fn presented_keys(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
-        let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
-    });
+    let bearer = headers.get(header::AUTHORIZATION).and_then(bearer);
     let plain = headers
         .get(API_KEY_HEADER)
         .and_then(|value| value.to_str().ok());
@@ -279,6 +299,10 @@ impl Host {
         }
     }
 }
+
+mod ports;
+
+pub(crate) use ports::{KEY_NAME, PortName, port_number};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,8 @@
 //!        │     ├─ execute: events → one outcome, or a stream of them         outcome, lines
 //!        │     ├─ command: likewise                                          commands
 //!        │     └─ processes; a WebSocket takes the connection over           processes, attach
-//!        └─ /mcp                              rmcp → tools → Supervisor      mcp
+//!        ├─ /mcp                              rmcp → tools → Supervisor      mcp
+//!        └─ /sandbox/{id}/port/{n}/…, {n}-{id}.<domain>: to a server inside  ports
 //! ```
 //!
 //! Invariants: nothing here holds state of a sandbox; a verb is implemented once, in the
@@ -29,6 +30,7 @@ mod mcp;
 mod mirrors;
 mod network;
 mod outcome;
+mod ports;
 mod processes;
 mod rest;
 mod server;

@@ -19,8 +19,8 @@ use super::error::Refusal;
 use super::outcome::{Outcome, gather};
 use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
 use super::{
-    App, checkpoints, commands, contexts, download, lines, mirrors, network, processes, upload,
-    whole,
+    App, checkpoints, commands, contexts, download, lines, mirrors, network, ports, processes,
+    upload, whole,
 };
 use crate::supervisor::{CreateSpec, ExecuteSpec};
 
@@ -41,6 +41,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .merge(mirrors::routes())
         .merge(processes::routes())
         .merge(network::routes())
+        .merge(ports::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
 }
@@ -81,7 +82,7 @@ impl<S: Sync> FromRequestParts<S> for PartId {
 }
 
 /// The `n`th segment of a request's path as it stands there; the empty one before the first is 0.
-fn segment(parts: &Parts, n: usize) -> String {
+pub(super) fn segment(parts: &Parts, n: usize) -> String {
     let segment = parts.uri.path().split('/').nth(n);
     segment.unwrap_or_default().to_owned()
 }

@@ -1,5 +1,6 @@
 //! The port: connections in, limits on them, and an orderly end.
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,15 +26,15 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::error::{Error, Refusal};
 use super::guard::Guard;
 use super::socket::Socket;
-use super::{App, mcp, rest};
+use super::{App, mcp, ports, rest};
 use crate::config::{self, Config};
 use crate::supervisor::Supervisor;
 
 /// Requests that run when the service is told to stop may end within this time.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Bytes of a request's head, and of what is read ahead of a body.
-const HEAD_BYTES: usize = 64 * 1024;
-const HEADERS: usize = 100;
+pub(super) const HEAD_BYTES: usize = 64 * 1024;
+pub(super) const HEADERS: usize = 100;
 /// Pause after a failed accept: it fails for want of descriptors or memory, and at once again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -80,6 +81,7 @@ pub async fn serve(
 }
 
 fn router(app: Arc<App>, mcp: mcp::Endpoint, guard: Arc<Guard>) -> Router {
+    let inside = ports::Inside::new(Arc::clone(&app), Arc::clone(&guard));
     rest::routes()
         .with_state(app)
         .route("/mcp", any(mcp::endpoint).with_state(mcp))
@@ -87,6 +89,9 @@ fn router(app: Arc<App>, mcp: mcp::Endpoint, guard: Arc<Guard>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&guard), check_key))
         .layer(cors(Arc::clone(&guard)))
         .layer(from_fn_with_state(guard, check_sender))
+        // Pages from inside have rules of their own for all of these.
+        .merge(ports::proxied().with_state(inside.clone()))
+        .layer(from_fn_with_state(inside, ports::by_name))
         .layer(from_fn(observe))
 }
 
@@ -102,6 +107,9 @@ async fn observe(request: Request, next: Next) -> Response {
     let status = response.status().as_u16();
     let milliseconds = begun.elapsed().as_millis();
     tracing::debug!(%method, ?path, status, milliseconds, "answered");
+    if response.extensions().get::<ports::Untouched>().is_some() {
+        return response;
+    }
     let headers = response.headers_mut();
     headers.insert(
         header::X_CONTENT_TYPE_OPTIONS,
@@ -167,8 +175,8 @@ async fn accept(
             return;
         };
         while connections.try_join_next().is_some() {}
-        let tcp = match listener.accept().await {
-            Ok((tcp, _)) => tcp,
+        let (tcp, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -178,6 +186,7 @@ async fn accept(
         let place = Place {
             _permit: Arc::new(place),
             stopping: stopping.clone(),
+            peer: peer.ip(),
         };
         connections.spawn(connection(tcp, router.clone(), server, place));
     }
@@ -190,6 +199,8 @@ pub(crate) struct Place {
     _permit: Arc<OwnedSemaphorePermit>,
     /// Cancelled when the service stops.
     pub(crate) stopping: CancellationToken,
+    /// Where the connection comes from.
+    pub(crate) peer: IpAddr,
 }
 
 /// HTTP/1.1 on one connection, until it ends, is taken over or, once stopping, its request has been

@@ -2,6 +2,7 @@
 
 mod mirror;
 mod network;
+mod port;
 mod process;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::supervisor::{
 };
 pub(crate) use mirror::*;
 pub(crate) use network::*;
+pub(crate) use port::PortAnswer;
 pub(crate) use process::*;
 
 /// Body of `POST /sandbox/create`.

@@ -155,6 +155,7 @@ fn log_to_stderr() {
         .unwrap_or_else(|_| EnvFilter::new("warn,rmcp=error,sandcell=info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_writer(std::io::stderr)
         .init();
 }

@@ -25,7 +25,7 @@ use super::spec::{
 use super::sys;
 
 /// Longest that our own processes may take over a step of the set-up.
-const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The answer to request `id`; `None` for one to an earlier request that was given up.
 pub(super) fn read_answer(
@@ -370,7 +370,11 @@ impl Init {
             .await
     }
 
-    async fn request(&self, request: &ToInit, fds: &[BorrowedFd<'_>]) -> Result<Channel, Error> {
+    pub(super) async fn request(
+        &self,
+        request: &ToInit,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Channel, Error> {
         let (ours, theirs) = channel::pair().context("make a socket pair")?;
         let fds = [&[theirs.as_fd()], fds].concat();
         let sent = timeout(SETUP_TIMEOUT, self.channel.send_json(request, &fds));

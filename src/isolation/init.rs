@@ -20,7 +20,7 @@ use super::identity::{Limits, Root, Sealed, reduce_init};
 use super::inbox::{Event, Inbox};
 use super::seccomp::Filters;
 use super::spec::{Command, FileWork, HOME, Reply, SandboxSpec, ToInit, WindowSize};
-use super::{apart, filework, listener, rootfs, sys, terminal};
+use super::{apart, dial, filework, listener, rootfs, sys, terminal};
 
 /// Descriptors that a file worker keeps are at this number and above; init itself has a few dozen.
 const KEPT_FDS: i32 = 1000;
@@ -195,6 +195,9 @@ impl Init<'_> {
                 Ok(())
             }
             Ok(ToInit::Listen {}) => listen(reply.as_fd()).map_err(|e| (e, Some(reply))),
+            Ok(ToInit::Dial { port, v6 }) => {
+                dial::answer(port, v6, reply.as_fd()).map_err(|e| (e, Some(reply)))
+            }
             Ok(ToInit::File { work }) => self
                 .file(&work, reply.as_fd(), fds.next())
                 .map_err(|e| (e, Some(reply))),
@@ -405,6 +408,7 @@ pub const PORT_IN_USE: &str = "port_in_use";
 
 fn refuse(reply: BorrowedFd<'_>, error: &Error) {
     let code = match error {
+        Error::Step { step, source } if step == dial::CONNECT => dial::word(source),
         Error::Step { source, .. } if source.raw_os_error() == Some(libc::EAGAIN) => NO_PROCESS,
         Error::Step { step, .. } if step.starts_with("enter ") => BAD_CWD,
         Error::Step { step, .. } if step == terminal::OPEN => NO_TERMINAL,

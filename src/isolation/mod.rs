@@ -3,6 +3,7 @@
 pub mod apart;
 pub mod cgroup;
 pub mod channel;
+mod dial;
 mod error;
 mod filework;
 pub mod host;

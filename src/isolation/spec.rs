@@ -132,6 +132,14 @@ pub enum ToInit {
         /// What to do.
         work: FileWork,
     },
+    /// Begin to connect to a TCP port of the sandbox's loopback interface; answers with [`Reply::Ok`]
+    /// and the socket, which may still be connecting. Descriptors: `[0]` reply socket.
+    Dial {
+        /// Which.
+        port: u16,
+        /// On ::1 instead of 127.0.0.1.
+        v6: bool,
+    },
 }
 
 /// A program, as init starts it.

@@ -20,6 +20,8 @@ pub enum Code {
     Policy,
     /// The address is not public.
     Address,
+    /// The host is written in a way that no one form of an address or a name is.
+    Host,
     /// The request is not one that this proxy takes.
     Request,
     /// Too many connections at once, or in a second.
@@ -38,6 +40,7 @@ impl Code {
         match self {
             Self::Policy => "policy",
             Self::Address => "address",
+            Self::Host => "host",
             Self::Request => "request",
             Self::Limit => "limit",
             Self::Lookup => "lookup",
@@ -48,7 +51,7 @@ impl Code {
 
     fn status(self) -> StatusCode {
         match self {
-            Self::Policy | Self::Address => StatusCode::FORBIDDEN,
+            Self::Policy | Self::Address | Self::Host => StatusCode::FORBIDDEN,
             Self::Request => StatusCode::BAD_REQUEST,
             Self::Limit => StatusCode::TOO_MANY_REQUESTS,
             Self::Lookup | Self::Unreachable => StatusCode::BAD_GATEWAY,
@@ -59,7 +62,7 @@ impl Code {
     /// Reply of RFC 1928, section 6.
     pub(super) fn socks_reply(self) -> u8 {
         match self {
-            Self::Policy | Self::Address => 0x02,
+            Self::Policy | Self::Address | Self::Host => 0x02,
             Self::Request | Self::Limit => 0x01,
             Self::Lookup => 0x04,
             Self::Unreachable => 0x05,

@@ -22,6 +22,10 @@ pub enum ErrorKind {
     NoSpace,
     /// The service is stopping or a part of it is restarting; try again later (503).
     Unavailable,
+    /// A server inside the sandbox cannot be reached or does not speak as it should (502).
+    BadGateway,
+    /// A server inside the sandbox does not answer in time (504).
+    GatewayTimeout,
     /// Our own fault: logged in full, told in brief (500).
     Internal,
 }
@@ -285,6 +289,33 @@ impl Error {
             "context_not_found",
             format!("the sandbox has no context with id {:?}", shown(id)),
         )
+    }
+
+    /// Nothing inside listens on the port.
+    pub fn port_closed(port: u16) -> Self {
+        Self::new(
+            ErrorKind::BadGateway,
+            "port_closed",
+            format!(
+                "nothing listens on port {port} of the sandbox's loopback interface (127.0.0.1, ::1); \
+                 start a server there, or look at the sandbox's ports"
+            ),
+        )
+    }
+
+    /// As many connections to servers inside are open as may.
+    pub fn too_many_port_connections(most: usize) -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_port_connections",
+                format!(
+                    "{most} connections to servers in this sandbox are open \
+                     (limits.port_connections); close some"
+                ),
+            )
+        }
     }
 
     /// There is no live sandbox of that id.

@@ -18,6 +18,7 @@ mod mirrors;
 mod network;
 mod plan;
 mod pool;
+mod ports;
 mod processes;
 mod program;
 mod realm;
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 pub use command::RunningCommand;
 pub use error::{Error, ErrorKind};
 pub use host::Prepared;
+pub use ports::{ListeningPort, PortConnection, PortUse};
 pub use processes::{Attached, ProcessHandle};
 pub use types::*;
 

@@ -24,6 +24,7 @@ use super::error::{Error, ErrorKind};
 use super::host::Host;
 use super::install::Installs;
 use super::network::{self, Network};
+use super::ports::Ports;
 use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
@@ -64,6 +65,7 @@ pub struct Sandbox {
     pub(super) processes: Processes,
     pub(super) network: Network,
     pub(super) installs: Installs,
+    pub(super) ports: Ports,
     claim: Mutex<Claim>,
 }
 
@@ -175,6 +177,7 @@ impl Sandbox {
             processes: Processes::default(),
             network: Network::new(&id),
             installs: Installs::new(config.queue),
+            ports: Ports::new(config.port_connections),
             claim: Mutex::new(Claim {
                 name: id.clone(),
                 created_at: now,

@@ -8,6 +8,7 @@ mod branches;
 mod forgery;
 mod memory;
 mod output;
+mod ports;
 mod processes;
 mod storage;
 mod time;

@@ -82,6 +82,29 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
+    /// Ports inside on which something listens.
+    pub fn ports(&self) -> Vec<u16> {
+        let Laboratory {
+            runtime,
+            supervisor,
+            ..
+        } = self.laboratory;
+        let listed = runtime.block_on(supervisor.ports(&self.id));
+        let listed = listed.expect("the ports can be listed").into_iter();
+        listed.map(|found| found.port).collect()
+    }
+
+    /// Connects to a port inside; gives the code of the refusal.
+    pub fn dial(&self, port: u16) -> Result<(), &'static str> {
+        let Laboratory {
+            runtime,
+            supervisor,
+            ..
+        } = self.laboratory;
+        let dialled = runtime.block_on(supervisor.dial(&self.id, port));
+        dialled.map(drop).map_err(|e| e.code)
+    }
+
     /// Runs code; gives what it printed on both streams and how it ended.
     pub fn execute(&self, code: &str) -> (String, Ending) {
         let spec = ExecuteSpec {

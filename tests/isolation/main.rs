@@ -11,6 +11,7 @@ mod init;
 mod laboratory;
 mod limits;
 mod neighbours;
+mod ports;
 mod syscalls;
 mod view;
 

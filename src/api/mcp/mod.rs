@@ -9,6 +9,7 @@ mod checkpoints;
 mod contexts;
 mod mirrors;
 mod packages;
+mod ports;
 mod processes;
 mod schema;
 mod sessions;

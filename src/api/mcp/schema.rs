@@ -4,7 +4,8 @@ use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::wire::{
-    CheckpointAnswer, ContextAnswer, File, MirrorAnswer, PackageAnswer, ProcessAnswer, rfc3339,
+    CheckpointAnswer, ContextAnswer, File, MirrorAnswer, PackageAnswer, PortAnswer, ProcessAnswer,
+    rfc3339,
 };
 use crate::supervisor::{DEFAULT_CONTEXT, Restore, SandboxInfo};
 
@@ -310,6 +311,12 @@ pub(super) struct Contexts {
 #[schemars(crate = "rmcp::schemars")]
 pub(super) struct Checkpoints {
     pub(super) checkpoints: Vec<CheckpointAnswer>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Ports {
+    pub(super) ports: Vec<PortAnswer>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

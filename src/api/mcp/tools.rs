@@ -253,8 +253,9 @@ impl Tools {
                     + Self::context_router()
                     + Self::checkpoint_router()
                     + Self::mirror_router()
-                    + Self::process_router()
-                    + Self::package_router(),
+                    + Self::package_router()
+                    + Self::port_router()
+                    + Self::process_router(),
             ),
         }
     }

@@ -13,9 +13,7 @@ use super::link::Link;
 use super::tunnel::Tunnel;
 use super::{Egress, http, socks};
 
-/// In this time the head of a request must have arrived, or the next on a connection that stays open.
-pub(super) const HEAD_TIME: Duration = Duration::from_secs(30);
-/// Likewise of a connection that is refused anyway.
+/// Time for the head of a request on a connection that is refused anyway.
 const REFUSED_TIME: Duration = Duration::from_secs(2);
 /// Looks at whether anything moved, in each idle time.
 const IDLE_LOOKS: u32 = 8;
@@ -61,7 +59,7 @@ impl Connection {
         let limit = if self.excess.is_some() {
             REFUSED_TIME
         } else {
-            HEAD_TIME
+            self.egress.limits.head
         };
         let mut first = [0];
         match timeout(limit, stream.peek(&mut first)).await {
@@ -104,8 +102,8 @@ impl Connection {
     }
 
     /// Refuses what could not be read.
-    pub(super) fn refuse_unreadable(&self, text: &str, why: &str) -> Refusal {
-        let refusal = Refusal::new(Code::Request, why);
+    pub(super) fn refuse_unreadable(&self, code: Code, text: &str, why: &str) -> Refusal {
+        let refusal = Refusal::new(code, why);
         let aim = Aim::Unreadable(text.to_owned());
         Exchange::new(Arc::clone(&self.link), aim).refuse(&refusal);
         refusal
@@ -130,7 +128,7 @@ impl Connection {
     }
 
     /// Completes when the connection must end: the policy no longer allows what it does, or nothing
-    /// moved for too long.
+    /// moved for too long: a little more than the idle time, in which [`Exchange::stalled`] comes first.
     async fn cut(&self, changes: &mut tokio::sync::watch::Receiver<super::super::Policy>) {
         let idle = self.egress.limits.idle;
         let mut looks = interval(idle / IDLE_LOOKS);
@@ -152,7 +150,7 @@ impl Connection {
                     };
                     if exchange.bytes() != bytes {
                         (bytes, moved) = (exchange.bytes(), Instant::now());
-                    } else if moved.elapsed() >= idle {
+                    } else if moved.elapsed() > idle + idle / IDLE_LOOKS {
                         exchange.end_with("idle");
                         return;
                     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::policy::Policy;
 use super::super::refusal::Refusal;
@@ -100,6 +100,19 @@ impl Exchange {
     /// Bytes in both directions so far.
     pub(super) fn bytes(&self) -> u64 {
         self.sent.load(Ordering::Relaxed) + self.received.load(Ordering::Relaxed)
+    }
+
+    /// Completes when nothing has moved for a time.
+    pub(super) async fn stalled(&self, idle: Duration) {
+        let mut bytes = self.bytes();
+        loop {
+            tokio::time::sleep(idle).await;
+            let now = self.bytes();
+            if now == bytes {
+                return;
+            }
+            bytes = now;
+        }
     }
 
     fn shown(&self) -> (String, u16) {

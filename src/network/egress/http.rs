@@ -11,6 +11,7 @@ use axum::body::Body;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::uri::{PathAndQuery, Scheme};
 use axum::http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::client::conn::http1 as client;
 use hyper::server::conn::http1 as server;
@@ -33,6 +34,15 @@ const HEAD_BYTES: usize = 64 * 1024;
 const HEADERS: usize = 100;
 /// Port of `http:` without one.
 const HTTP_PORT: u16 = 80;
+/// Bytes of a refused request's body that are read all the same, and the time for it.
+const DRAINED_BYTES: usize = 8 << 20;
+const DRAIN_TIME: Duration = Duration::from_secs(1);
+/// Requests to the gateway that a sandbox may make in a second; more wait. A resolver asks for some
+/// hundred pages at once; a loop would have the service work for nothing.
+const GATEWAY_REQUESTS_PER_SECOND: u32 = 500;
+const GATEWAY_PAUSE: Duration = Duration::from_millis(10);
+/// Characters of a host that could not be read which an answer repeats.
+const SHOWN: usize = 100;
 /// Headers of one hop (RFC 9110, section 7.6.1; `proxy-connection` and `keep-alive` are older), those for
 /// this proxy, and those that hyper writes anew. `expect` is answered here.
 const NOT_FORWARDED: [HeaderName; 11] = [
@@ -101,41 +111,51 @@ async fn answer(
     mut request: Request<Incoming>,
     slot: &Slot,
 ) -> Result<Response<Body>, Refusal> {
-    let uri = request.uri();
-    if request.method() != Method::CONNECT && uri.authority().is_none() {
+    if request.method() != Method::CONNECT && request.uri().authority().is_none() {
         return ask_gateway(connection, request).await;
     }
-    let target = target_of(&request).map_err(|why| {
-        let text = uri
-            .authority()
-            .map_or_else(|| uri.path(), |authority| authority.as_str());
-        let shown: String = text.chars().take(SHOWN).collect();
-        connection.refuse_unreadable(text, &format!("request for {shown} refused: {why}"))
-    })?;
-    if request.method() == Method::CONNECT {
-        let (exchange, upstream) = connection.reach(target).await?;
-        let client = hyper::upgrade::on(&mut request);
-        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Answered {
-            client,
-            upstream,
-            exchange,
-        });
-        return Ok(Response::new(Body::empty()));
+    let target = target_of(connection, &request)?;
+    if request.method() != Method::CONNECT {
+        return match connection.reach(target.clone()).await {
+            Ok((exchange, upstream)) => {
+                forward(connection, request, &target, exchange, upstream).await
+            }
+            Err(refusal) => {
+                drain(request.into_body()).await;
+                Err(refusal)
+            }
+        };
     }
-    forward(connection, request, target).await
+    let (exchange, upstream) = connection.reach(target).await?;
+    let client = hyper::upgrade::on(&mut request);
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Answered {
+        client,
+        upstream,
+        exchange,
+    });
+    Ok(Response::new(Body::empty()))
 }
 
-/// Characters of a host that could not be read which an answer repeats.
-const SHOWN: usize = 100;
-
-fn target_of<B>(request: &Request<B>) -> Result<Target, &'static str> {
+fn target_of<B>(connection: &Connection, request: &Request<B>) -> Result<Target, Refusal> {
     let uri = request.uri();
     let authority = uri.authority().map(|authority| authority.as_str());
+    let text = authority.unwrap_or_else(|| uri.path());
+    let refuse = |code, why| {
+        let shown: String = text.chars().take(SHOWN).collect();
+        let line = format!("request for {shown} refused: {why}");
+        connection.refuse_unreadable(code, text, &line)
+    };
+    check_form(request).map_err(|why| refuse(Code::Request, why))?;
+    let connect = request.method() == Method::CONNECT;
+    let parsed = Target::parse(text, (!connect).then_some(HTTP_PORT));
+    parsed.map_err(|why| refuse(Code::Host, why))
+}
+
+fn check_form<B>(request: &Request<B>) -> Result<(), &'static str> {
+    let uri = request.uri();
     if request.method() == Method::CONNECT {
-        if uri.scheme().is_some() || uri.path_and_query().is_some() {
-            return Err("CONNECT takes a host and a port");
-        }
-        return Target::parse(authority.unwrap_or_default(), None);
+        let bare = uri.scheme().is_none() && uri.path_and_query().is_none();
+        return bare.then_some(()).ok_or("CONNECT takes a host and a port");
     }
     match uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTP => {}
@@ -148,7 +168,7 @@ fn target_of<B>(request: &Request<B>) -> Result<Target, &'static str> {
     if upgrade.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
         return Err("WebSockets go through CONNECT");
     }
-    Target::parse(authority.unwrap_or_default(), Some(HTTP_PORT))
+    Ok(())
 }
 
 async fn ask_gateway(
@@ -162,20 +182,40 @@ async fn ask_gateway(
         connection.finish();
         return Err(refusal);
     };
+    while !connection.link.take_request(GATEWAY_REQUESTS_PER_SECOND) {
+        tokio::time::sleep(GATEWAY_PAUSE).await;
+    }
     let response = gateway(connection.link.sandbox_id(), request).await;
     exchange.answered();
     Ok(response.map(|body| Body::new(Watched::counting(body, connection, exchange))))
 }
 
+/// Reads what comes of a body that nobody takes: a client that still sends when the connection is closed
+/// sees that it broke, and not the answer that says why.
+async fn drain(mut body: Incoming) {
+    let read = async {
+        let mut left = DRAINED_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            let bytes = frame.data_ref().map_or(0, bytes::Bytes::len);
+            let Some(rest) = left.checked_sub(bytes) else {
+                return;
+            };
+            left = rest;
+        }
+    };
+    let _ = timeout(DRAIN_TIME, read).await;
+}
+
 async fn forward(
     connection: &Arc<Connection>,
     request: Request<Incoming>,
-    target: Target,
+    target: &Target,
+    exchange: Arc<Exchange>,
+    upstream: TcpStream,
 ) -> Result<Response<Body>, Refusal> {
-    let outgoing = outgoing(request, &target);
-    let (exchange, upstream) = connection.reach(target.clone()).await?;
+    let outgoing = outgoing(request, target);
     let fail = |code, why| {
-        let refusal = Refusal::of_target(code, &target, why);
+        let refusal = Refusal::of_target(code, target, why);
         exchange.refuse(&refusal);
         connection.finish();
         refusal
@@ -191,8 +231,12 @@ async fn forward(
         // What goes wrong here, the request or the body of its answer fails with.
         let _ = driver.await;
     }));
-    let answered = timeout(connection.egress.limits.idle, sender.send_request(outgoing)).await;
-    let answered = answered.map_err(|_| fail(Code::Timeout, "the host did not answer in time"))?;
+    let answered = tokio::select! {
+        answered = sender.send_request(outgoing) => answered,
+        () = exchange.stalled(connection.egress.limits.idle) => {
+            return Err(fail(Code::Timeout, "the host did not answer in time"));
+        }
+    };
     let mut response = answered.map_err(broke_off)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(fail(

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -21,14 +21,15 @@ const LOOKUPS: usize = 8;
 pub struct Link {
     sandbox_id: String,
     policy: watch::Sender<Policy>,
-    pub(super) lookups: std::sync::Arc<Semaphore>,
+    pub(super) lookups: Arc<Semaphore>,
     pub(super) open: AtomicUsize,
     pub(super) allowed: AtomicU64,
     refused: AtomicU64,
     pub(super) bytes_sent: AtomicU64,
     pub(super) bytes_received: AtomicU64,
     refusals: Mutex<VecDeque<Refused>>,
-    bucket: Mutex<Bucket>,
+    made: Mutex<Bucket>,
+    asked: Mutex<Bucket>,
 }
 
 /// What a sandbox did on the network so far.
@@ -55,16 +56,33 @@ pub struct Refused {
     pub host: String,
     /// Likewise; 0 where there was none.
     pub port: u16,
-    /// Which kind: `policy`, `address`, `request`, `limit`, `lookup`, `unreachable` or `timeout`.
+    /// Which kind: `policy`, `address`, `host`, `request`, `limit`, `lookup`, `unreachable` or `timeout`.
     pub reason: &'static str,
     /// The line that was answered.
     pub message: String,
 }
 
-#[derive(Debug)]
+/// A token bucket: it fills at a rate, and holds what comes in a second.
+#[derive(Debug, Default)]
 struct Bucket {
     tokens: f64,
     filled: Option<Instant>,
+}
+
+impl Bucket {
+    fn take(&mut self, per_second: u32) -> bool {
+        let (now, most) = (Instant::now(), f64::from(per_second));
+        let more = self.filled.map_or(most, |filled| {
+            now.duration_since(filled).as_secs_f64() * most
+        });
+        self.filled = Some(now);
+        self.tokens = (self.tokens + more).min(most);
+        let enough = self.tokens >= 1.0;
+        if enough {
+            self.tokens -= 1.0;
+        }
+        enough
+    }
 }
 
 impl Link {
@@ -73,17 +91,15 @@ impl Link {
         Self {
             sandbox_id: sandbox_id.into(),
             policy: watch::Sender::new(policy),
-            lookups: std::sync::Arc::new(Semaphore::new(LOOKUPS)),
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
             open: AtomicUsize::new(0),
             allowed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             bytes_sent: AtomicU64::new(0),
             bytes_received: AtomicU64::new(0),
             refusals: Mutex::default(),
-            bucket: Mutex::new(Bucket {
-                tokens: 0.0,
-                filled: None,
-            }),
+            made: Mutex::default(),
+            asked: Mutex::default(),
         }
     }
 
@@ -137,20 +153,16 @@ impl Link {
         });
     }
 
-    /// A token bucket: it fills at a rate, and holds what comes in a second.
-    pub(super) fn take_token(&self, per_second: u32) -> bool {
-        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
-        let (now, most) = (Instant::now(), f64::from(per_second));
-        let more = bucket.filled.map_or(most, |filled| {
-            now.duration_since(filled).as_secs_f64() * most
-        });
-        bucket.filled = Some(now);
-        bucket.tokens = (bucket.tokens + more).min(most);
-        let enough = bucket.tokens >= 1.0;
-        if enough {
-            bucket.tokens -= 1.0;
-        }
-        enough
+    /// Takes one of the connections that may be made in a second.
+    pub(super) fn take_connection(&self, per_second: u32) -> bool {
+        let mut bucket = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.take(per_second)
+    }
+
+    /// Takes one of the requests that the gateway answers in a second.
+    pub(super) fn take_request(&self, per_second: u32) -> bool {
+        let mut bucket = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.take(per_second)
     }
 }
 
@@ -163,10 +175,10 @@ mod tests {
     #[test]
     fn a_bucket_gives_what_fits_into_a_second_and_fills_again() {
         let link = Link::new("s", Policy::None);
-        let taken = (0..1000).filter(|_| link.take_token(100)).count();
+        let taken = (0..1000).filter(|_| link.take_connection(100)).count();
         assert!((100..110).contains(&taken), "{taken}");
         std::thread::sleep(Duration::from_millis(100));
-        let taken = (0..1000).filter(|_| link.take_token(100)).count();
+        let taken = (0..1000).filter(|_| link.take_connection(100)).count();
         assert!((10..60).contains(&taken), "{taken}");
     }
 }

@@ -51,6 +51,8 @@ const REFUSED_AT_ONCE: usize = 16;
 const EXCESS_PAUSE: Duration = Duration::from_millis(5);
 /// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// In this time the head of a request must have arrived, or the next on a connection that stays open.
+const HEAD_TIME: Duration = Duration::from_secs(30);
 /// Lookups at once of the whole service: each holds a thread of the runtime's until the resolver gives
 /// up, whoever waits for it or not.
 const LOOKUPS: usize = 64;
@@ -73,6 +75,7 @@ pub struct Egress {
 struct Limits {
     connections: usize,
     connections_per_second: u32,
+    head: Duration,
     connect: Duration,
     idle: Duration,
 }
@@ -115,6 +118,7 @@ impl Egress {
             limits: Limits {
                 connections: network.connections,
                 connections_per_second: network.connections_per_second,
+                head: HEAD_TIME,
                 connect: Duration::from_secs(network.connect_timeout_seconds),
                 idle: Duration::from_secs(network.idle_timeout_seconds),
             },
@@ -131,6 +135,14 @@ impl Egress {
     #[must_use]
     pub fn with_resolver(mut self, resolver: Resolver) -> Self {
         self.resolver = resolver;
+        self
+    }
+
+    /// The same with another time for heads, of which tests cannot wait for half a minute.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_head_time(mut self, head: Duration) -> Self {
+        self.limits.head = head;
         self
     }
 
@@ -169,6 +181,7 @@ impl Egress {
                 }
                 Err(error) => return error,
             };
+            while connections.try_join_next().map(report).is_some() {}
             let excess = self.excess(&link, connections.len());
             if excess.is_none() {
                 connections.spawn(self.connection(&link, None).run(stream));
@@ -196,7 +209,7 @@ impl Egress {
     /// Takes one of the connections that a sandbox may make in a second.
     fn take_turn(&self, link: &Link) -> Result<(), Refusal> {
         let per_second = self.limits.connections_per_second;
-        if link.take_token(per_second) {
+        if link.take_connection(per_second) {
             return Ok(());
         }
         let text = format!(

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::super::refusal::Refusal;
+use super::super::refusal::{Code, Refusal};
 use super::super::target::{Host, Target};
 use super::connection::Connection;
 use super::tunnel::Tunnel;
@@ -114,6 +114,7 @@ async fn read_request(
     if command != CONNECT {
         refused(
             connection,
+            Code::Request,
             "",
             "of SOCKS, only CONNECT is possible: no BIND, and no UDP",
         );
@@ -122,7 +123,12 @@ async fn read_request(
     let host = match host {
         Ok(host) if port != 0 => host,
         Ok(host) => {
-            let refusal = refused(connection, &host.to_string(), "the port is 0");
+            let refusal = refused(
+                connection,
+                Code::Request,
+                &host.to_string(),
+                "the port is 0",
+            );
             return Ok(Err(refusal.code().socks_reply()));
         }
         Err(refusal) => return Ok(Err(refusal.code().socks_reply())),
@@ -132,11 +138,11 @@ async fn read_request(
 
 fn parse_name(connection: &Connection, name: &[u8]) -> Result<Host, Refusal> {
     let text = String::from_utf8_lossy(name);
-    Host::parse(&text).map_err(|why| refused(connection, &text, why))
+    Host::parse(&text).map_err(|why| refused(connection, Code::Host, &text, why))
 }
 
-fn refused(connection: &Connection, text: &str, why: &str) -> Refusal {
-    connection.refuse_unreadable(text, &format!("SOCKS request refused: {why}"))
+fn refused(connection: &Connection, code: Code, text: &str, why: &str) -> Refusal {
+    connection.refuse_unreadable(code, text, &format!("SOCKS request refused: {why}"))
 }
 
 /// The address of the reply is left out: it would name an interface of the host.

@@ -24,6 +24,7 @@ mod html;
 mod index;
 mod name;
 mod page;
+mod source;
 mod upstream;
 
 use std::path::PathBuf;

@@ -9,11 +9,12 @@ use hyper::StatusCode;
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LOCATION,
 };
-use reqwest::{Certificate, Client, NoProxy, Proxy, Url, redirect};
+use reqwest::{Client, Url};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::error::Error;
+use super::source::{Index, client, without_credentials};
 use crate::config;
 use crate::mirror::host::PythonIndex;
 
@@ -21,11 +22,6 @@ use crate::mirror::host::PythonIndex;
 const MAX_REDIRECTS: usize = 5;
 /// Requests to indexes and file hosts at once, of all sandboxes.
 const MAX_REQUESTS: usize = 64;
-/// Seconds to connect, of the time in which the index must answer.
-const CONNECT_SECONDS: u64 = 10;
-/// Idle connections kept for each host: as many as uv asks at once while it resolves.
-const IDLE_CONNECTIONS: usize = 16;
-const USER_AGENT: &str = concat!("sandcell/", env!("CARGO_PKG_VERSION"));
 /// JSON wanted, HTML taken; what pip sends.
 const PAGE_FORMS: &str = "application/vnd.pypi.simple.v1+json, \
     application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01";
@@ -49,14 +45,6 @@ struct Counters {
     page_bytes: AtomicU64,
     file_requests: AtomicU64,
     file_bytes: AtomicU64,
-}
-
-/// One index.
-pub(super) struct Index {
-    /// With a slash at the end and without credentials.
-    pub(super) url: Url,
-    /// Sent to this index's origin and to no other.
-    credentials: Option<(String, Option<String>)>,
 }
 
 /// What a request is for; decides the headers and what it counts as.
@@ -216,86 +204,6 @@ impl Upstream {
     }
 }
 
-impl Index {
-    /// `setting` is named when the URL is none that a page can be fetched from.
-    fn new(setting: &'static str, text: &str) -> Result<Self, Error> {
-        // Neither the text nor the parser's words: the text may hold a password.
-        let wrong = || Error::Setting {
-            setting,
-            reason: "must be a URL that starts with https:// or http://".to_owned(),
-        };
-        let mut url = Url::parse(text.trim()).map_err(|_| wrong())?;
-        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-            return Err(wrong());
-        }
-        let decode = |part: &str| percent_decode(part).ok_or_else(wrong);
-        let credentials = match (url.username(), url.password()) {
-            ("", None) => None,
-            (name, password) => Some((decode(name)?, password.map(decode).transpose()?)),
-        };
-        url.set_query(None);
-        url.set_fragment(None);
-        if !url.path().ends_with('/') {
-            let path = format!("{}/", url.path());
-            url.set_path(&path);
-        }
-        Ok(Self {
-            url: without_credentials(url),
-            credentials,
-        })
-    }
-
-    pub(super) fn is_secure(&self) -> bool {
-        self.url.scheme() == "https"
-    }
-
-    /// Where a project's page is; the name is normalized.
-    pub(super) fn project(&self, name: &str) -> Url {
-        let mut url = self.url.clone();
-        url.set_path(&format!("{}{name}/", self.url.path()));
-        url
-    }
-}
-
-fn client(
-    host: &PythonIndex,
-    certificates: &str,
-    timeout: Duration,
-    checked: bool,
-) -> Result<Client, Error> {
-    let wrong = |setting, reason: &str| Error::Setting {
-        setting,
-        reason: reason.to_owned(),
-    };
-    // ring, as the other provider needs a C toolchain with CMake. A second call changes nothing.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut builder = Client::builder()
-        .user_agent(USER_AGENT)
-        .redirect(redirect::Policy::none())
-        .referer(false)
-        .connect_timeout(timeout.min(Duration::from_secs(CONNECT_SECONDS)))
-        .read_timeout(timeout)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS);
-    if checked {
-        let bundle = Certificate::from_pem_bundle(certificates.as_bytes())
-            .map_err(|_| wrong("the host's certificate bundle", "cannot be read"))?;
-        builder = builder.tls_certs_only(bundle);
-    } else {
-        builder = builder
-            .tls_certs_only([])
-            .tls_danger_accept_invalid_certs(true);
-    }
-    // Without pip's own setting the environment decides (`https_proxy`, `no_proxy`), as with pip.
-    if let Some(proxy) = &host.proxy {
-        let proxy = Proxy::all(proxy.trim())
-            .map_err(|_| wrong("pip's proxy", "must be a URL, as http://host:port"))?;
-        builder = builder.proxy(proxy.no_proxy(NoProxy::from_env()));
-    }
-    builder
-        .build()
-        .map_err(|error| wrong("the host's certificate bundle", &error.to_string()))
-}
-
 fn headers(want: Want<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     match want {
@@ -316,29 +224,6 @@ fn headers(want: Want<'_>) -> HeaderMap {
 
 fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
-}
-
-fn without_credentials(mut url: Url) -> Url {
-    // Fails for URLs that cannot have any.
-    let _ = url.set_username("");
-    let _ = url.set_password(None);
-    url
-}
-
-fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        if first == b'%' {
-            let digits = str::from_utf8(tail.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &tail[2..];
-        } else {
-            bytes.push(first);
-            rest = tail;
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// Only the kind of the failure goes inside: the client's words hold addresses.
@@ -421,35 +306,6 @@ pub(super) fn refusal(status: StatusCode) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_index_keeps_its_credentials_apart_and_its_path_complete() {
-        let index = Index::new("x", " https://us%40er:pa%2Fss@a.example/b/simple?q#f ").unwrap();
-        assert_eq!(
-            index.project("rich").as_str(),
-            "https://a.example/b/simple/rich/"
-        );
-        let credentials = ("us@er".to_owned(), Some("pa/ss".to_owned()));
-        assert_eq!(index.credentials, Some(credentials));
-    }
-
-    #[test]
-    fn a_wrong_index_is_refused_by_its_setting_and_its_password_is_not_told() {
-        for text in [
-            "",
-            "a.example",
-            "ftp://u:secret@a.example/",
-            "https://u:secret@",
-            "https://u:secret%zz@a.example/",
-        ] {
-            let Err(error) = Index::new("packages.index_url", text) else {
-                panic!("{text} is taken");
-            };
-            let error = error.to_string();
-            assert!(error.starts_with("packages.index_url must"), "{error}");
-            assert!(!error.contains("secret"), "{error}");
-        }
-    }
 
     #[test]
     fn a_redirect_to_elsewhere_has_no_credentials_and_trust_is_by_host_or_port() {
