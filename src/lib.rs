@@ -13,7 +13,8 @@
 //!       │            (and, asleep beside each, its checkpoint: the kernel as it was before the next code)
 //!       ├─ commands  children of init with the user's identity, and processes in the background; a
 //!       │            terminal is opened inside, and its controlling side passed up
-//!       └─ file work children of init with the user's identity; files are passed up as descriptors
+//!       ├─ file work children of init with the user's identity; files are passed up as descriptors
+//!       └─ installer uv, in user, mount and network namespaces of its own that user code cannot enter
 //! ```
 //!
 //! A mirror with a layer of packages has a nursery and zygote of its own while it is in use, in a user
@@ -38,7 +39,8 @@
 //! - What comes from inside has a length limit that is checked before memory is taken, and a forged
 //!   message harms the sandbox that forged it.
 //! - User code has a host uid that no other live sandbox has, no capability, no way to get one, and
-//!   no network but its own loopback.
+//!   no network but its own loopback. What a policy lets it reach beyond that it reaches through a
+//!   listener there that the supervisor serves ([`network`]); nothing is ever routed.
 //! - The mirror is read-only and content-addressed while any sandbox uses it; nobody below the
 //!   supervisor can make its mounts writable ([`isolation::spawner`]).
 //! - Nothing inside outlives the supervisor. What the kernel keeps after a `kill -9` (cgroups) the
@@ -51,7 +53,7 @@
 //! # Where things are
 //!
 //! [`api`] decodes, calls one verb of the [`supervisor`], encodes. The supervisor uses
-//! [`isolation`], [`kernel`] and [`mirror`]; nothing calls upward. [`cli`] is the command line.
+//! [`isolation`], [`kernel`], [`mirror`] and [`network`]; nothing calls upward. [`cli`] is the command line.
 
 pub mod api;
 pub mod cli;
