@@ -85,7 +85,9 @@ pub fn main(common: &Common, args: &RunArgs) -> Result<ExitCode, String> {
         return super::runtime()?.block_on(through_service(&address, job));
     }
     if args.network == Some(Policy::Packages) {
-        return Err("the package index is a running service's: start `sandcell serve` first".into());
+        return Err(
+            "the package index is a running service's: start `sandcell serve` first".into(),
+        );
     }
     let mut config = config;
     // One sandbox, once: importing ahead what the script may not need would take longer.

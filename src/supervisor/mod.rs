@@ -27,6 +27,7 @@ mod sandbox;
 mod saving;
 mod setup;
 pub mod types;
+mod uv;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
