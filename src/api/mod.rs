@@ -44,6 +44,7 @@ use std::time::Duration;
 
 pub use error::Error;
 pub use server::serve;
+pub(crate) use wire::rfc3339;
 
 use crate::config::{self, Config};
 use crate::supervisor::Supervisor;

@@ -1,10 +1,12 @@
 //! `sandcell mirror`: the base and the layers over it on the command line.
 
 use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
 use serde_json::json;
 
+use crate::api::rfc3339;
 use crate::config::Config;
 use crate::mirror::{Error, Layer, Layers, Listed, Mirror, Report, Store, TerminalProgress};
 
@@ -266,22 +268,10 @@ fn size(bytes: u64) -> String {
     indicatif::HumanBytes(bytes).to_string()
 }
 
-/// The UTC date of a time in seconds since 1970, as `YYYY-MM-DD` (civil-from-days, Gregorian).
+/// The UTC date of a time in seconds since 1970, as `YYYY-MM-DD`.
 fn day(seconds: u64) -> String {
-    let days = seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    let time = rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
+    time.chars().take("YYYY-MM-DD".len()).collect()
 }
 
 #[cfg(test)]

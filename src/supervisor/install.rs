@@ -98,8 +98,9 @@ pub(super) async fn install(
         tokio::spawn(async move {
             let ended = run(&sandbox, &requirements, spec.upgrade).await;
             sandbox.installs.queue.add_permits(1);
-            if let Ok(info) = &ended {
-                sandbox.installs.set(&info.packages);
+            match &ended {
+                Ok(info) => sandbox.installs.set(&info.packages),
+                Err(e) => sandbox.installs.set(&given_up(&requirements, e)),
             }
             drop(in_use);
             ended
@@ -166,6 +167,16 @@ fn pending(requirements: &[Requirement]) -> Vec<PackageInfo> {
         message: None,
     };
     requirements.iter().map(installing).collect()
+}
+
+/// Packages of an installation that did not even begin.
+fn given_up(requirements: &[Requirement], reason: &Error) -> Vec<PackageInfo> {
+    let mut packages = pending(requirements);
+    for package in &mut packages {
+        package.status = PackageStatus::Failed;
+        package.message = Some(reason.to_string());
+    }
+    packages
 }
 
 async fn read_requirements(sandbox: &Sandbox, path: &str) -> Result<String, Error> {
