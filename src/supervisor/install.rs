@@ -18,6 +18,7 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::error::{Error, ErrorKind};
 use super::files;
@@ -33,6 +34,8 @@ use crate::network::{INDEX_PATH, Link, PROXY_PORT, Policy};
 const UV: &str = "/opt/sandcell/bin/uv";
 /// Debian's own, which user code cannot change, as it can the one of `/opt/venv`.
 const PYTHON: &str = "/usr/bin/python3";
+/// Where no program is: below what is no directory, so that nobody can make it one.
+const NO_PATH: &str = "/dev/null/bin";
 /// Where packages go.
 const PREFIX: &str = "/opt/venv";
 /// Bytes of each of uv's streams that are kept.
@@ -420,7 +423,7 @@ async fn uv(
     let program = Program {
         argv: argv.into_iter().map(str::to_owned).collect(),
         cwd: None,
-        env: environment(),
+        env: environment(&sandbox.network.policy()),
         input: Input::Pipe,
         apart: Some(Apart {
             scratch_bytes: sandbox.memory_bytes() / 2,
@@ -438,7 +441,11 @@ async fn uv(
         )
     })?;
     let link = Arc::new(Link::new(sandbox.id(), Policy::Packages));
-    let index = tokio::spawn(Arc::clone(&sandbox.host.egress).serve(listener, link));
+    // Nobody may be left to see the end, as when a client that asked for a list has hung up: the
+    // socket, and with it the installer's network namespace, must not outlive this call.
+    let _index = AbortOnDropHandle::new(tokio::spawn(
+        Arc::clone(&sandbox.host.egress).serve(listener, link),
+    ));
     let mut reader = process.log.reader(0);
     let (mut stdout, mut stderr) = (Output::new(OUTPUT_BYTES), Output::new(OUTPUT_BYTES));
     let (mut said, mut complained) = (String::new(), String::new());
@@ -457,7 +464,6 @@ async fn uv(
     };
     tokio::join!(feed, read);
     let end = process.log.wait_end().await;
-    index.abort();
     said.push_str(&stdout.finish("stdout"));
     complained.push_str(&stderr.finish("stderr"));
     Ok(Ran {
@@ -468,9 +474,13 @@ async fn uv(
 }
 
 /// All of it: neither the sandbox's nor the host's variables reach uv.
-fn environment() -> BTreeMap<String, String> {
+///
+/// Where nothing is built uv finds no other program. A wheel of the user's may want `x @ git+…`, for
+/// which uv would run git, and that ssh, on the user's repository and with settings of the user's.
+fn environment(policy: &Policy) -> BTreeMap<String, String> {
+    let path = if policy.packages() { "/usr/bin:/bin" } else { NO_PATH };
     [
-        ("PATH", "/usr/bin:/bin".to_owned()),
+        ("PATH", path.to_owned()),
         ("HOME", SCRATCH.to_owned()),
         ("TMPDIR", SCRATCH.to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
