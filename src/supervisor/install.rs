@@ -118,8 +118,12 @@ pub(super) async fn install(
         tokio::spawn(async move {
             let ended = run(&sandbox, &requirements, spec.upgrade).await;
             sandbox.installs.queue.add_permits(1);
-            if let Ok(info) = &ended {
-                sandbox.installs.set(&info.packages);
+            match &ended {
+                Ok(info) => sandbox.installs.set(&info.packages),
+                // Whoever did not wait asks for the status, which must not stay "installing".
+                Err(error) => sandbox
+                    .installs
+                    .set(&not_begun(&requirements, &error.detail)),
             }
             drop(in_use);
             ended
@@ -188,6 +192,16 @@ fn pending(requirements: &[Requirement]) -> Vec<PackageInfo> {
     requirements.iter().map(installing).collect()
 }
 
+fn not_begun(requirements: &[Requirement], reason: &str) -> Vec<PackageInfo> {
+    let failed = |requirement: &Requirement| PackageInfo {
+        name: requirement.name.clone(),
+        status: PackageStatus::Failed,
+        version: None,
+        message: Some(reason.to_owned()),
+    };
+    requirements.iter().map(failed).collect()
+}
+
 async fn read_requirements(sandbox: &Sandbox, path: &str) -> Result<String, Error> {
     use std::io::Read;
     let open = files::open(sandbox, path).await?;
@@ -215,14 +229,18 @@ async fn run(
     if upgrade {
         arguments.push("--upgrade");
     }
-    if !sandbox.network.policy().packages() {
+    // Looked at once: what may be built may also reach the index only while the policy says so.
+    let link = sandbox.network.link();
+    let builds = link.policy().packages();
+    if !builds {
         arguments.push("--no-build");
     }
     arguments.extend(["--requirements", "-"]);
     let lines = requirements.iter().map(|r| r.line.as_str());
     let text = lines.collect::<Vec<_>>().join("\n");
     let longest = Duration::from_secs(sandbox.host.config.limits.install_seconds);
-    let ran = uv(sandbox, &arguments, &text, longest).await?;
+    let link = builds.then_some(link);
+    let ran = uv(sandbox, &arguments, &text, longest, link).await?;
     if sandbox.is_closing() {
         return Err(Error::sandbox_closing());
     }
@@ -364,7 +382,7 @@ async fn list(sandbox: &Arc<Sandbox>) -> Result<BTreeMap<String, String>, Error>
         name: String,
         version: String,
     }
-    let ran = uv(sandbox, &["list", "--format", "json"], "", LIST_TIME).await?;
+    let ran = uv(sandbox, &["list", "--format", "json"], "", LIST_TIME, None).await?;
     // From a directory that user code writes to: as little is believed of it as of any output.
     let listed: Vec<Listed> = serde_json::from_str(&ran.stdout).map_err(|_| not_listed(&ran))?;
     Ok(listed
@@ -374,7 +392,15 @@ async fn list(sandbox: &Arc<Sandbox>) -> Result<BTreeMap<String, String>, Error>
 }
 
 fn not_listed(ran: &Ran) -> Error {
-    let reason = said(&ran.stderr);
+    let reason = if ran.end.timed_out {
+        format!("that took longer than {} s", LIST_TIME.as_secs())
+    } else if ran.end.out_of_memory {
+        "that needed more memory than the sandbox has (memory_bytes)".to_owned()
+    } else if ran.succeeded() {
+        format!("their list is damaged or longer than {OUTPUT_BYTES} bytes")
+    } else {
+        said(&ran.stderr)
+    };
     Error::new(
         ErrorKind::Conflict,
         "packages_unreadable",
@@ -406,12 +432,14 @@ impl Ran {
     }
 }
 
-/// Runs `uv pip` apart from user code, serving the package index to it meanwhile.
+/// Runs `uv pip` apart from user code, serving the package index to it meanwhile. Where it may build,
+/// which runs user code, it is bound by the sandbox's own link: a change of the policy cuts it too.
 async fn uv(
     sandbox: &Arc<Sandbox>,
     arguments: &[&str],
     stdin: &str,
     longest: Duration,
+    building: Option<Arc<Link>>,
 ) -> Result<Ran, Error> {
     let fixed = ["--python", PYTHON, "--prefix", PREFIX, "--color", "never"];
     let mut argv = vec![UV, "pip", arguments[0]];
@@ -423,7 +451,7 @@ async fn uv(
     let program = Program {
         argv: argv.into_iter().map(str::to_owned).collect(),
         cwd: None,
-        env: environment(&sandbox.network.policy()),
+        env: environment(building.is_some()),
         input: Input::Pipe,
         apart: Some(Apart {
             scratch_bytes: sandbox.memory_bytes() / 2,
@@ -440,7 +468,7 @@ async fn uv(
             "the installer could not be started",
         )
     })?;
-    let link = Arc::new(Link::new(sandbox.id(), Policy::Packages));
+    let link = building.unwrap_or_else(|| Arc::new(Link::new(sandbox.id(), Policy::Packages)));
     // Nobody may be left to see the end, as when a client that asked for a list has hung up: the
     // socket, and with it the installer's network namespace, must not outlive this call.
     let _index = AbortOnDropHandle::new(tokio::spawn(
@@ -477,8 +505,8 @@ async fn uv(
 ///
 /// Where nothing is built uv finds no other program. A wheel of the user's may want `x @ git+…`, for
 /// which uv would run git, and that ssh, on the user's repository and with settings of the user's.
-fn environment(policy: &Policy) -> BTreeMap<String, String> {
-    let path = if policy.packages() { "/usr/bin:/bin" } else { NO_PATH };
+fn environment(builds: bool) -> BTreeMap<String, String> {
+    let path = if builds { "/usr/bin:/bin" } else { NO_PATH };
     [
         ("PATH", path.to_owned()),
         ("HOME", SCRATCH.to_owned()),
