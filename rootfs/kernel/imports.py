@@ -50,5 +50,13 @@ def _let_plotly_display(renderers):
         renderers.nbformat = types.SimpleNamespace(__version__="5.10.4")
 
 
-_watched = {"plotly.io._renderers": _let_plotly_display}
+def _let_aiohttp_use_the_proxy(client):
+    # The one client that does not look at the proxy variables unless it is told to.
+    client.ClientSession.__init__.__kwdefaults__["trust_env"] = True
+
+
+_watched = {
+    "aiohttp.client": _let_aiohttp_use_the_proxy,
+    "plotly.io._renderers": _let_plotly_display,
+}
 sys.meta_path.insert(0, _Finder())

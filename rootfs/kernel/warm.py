@@ -62,7 +62,7 @@ def up(kernel, preload):
         for name in preload:
             try:
                 importlib.import_module(name)
-            except Exception as error:
+            except BaseException as error:  # SystemExit too
                 failed.append(f"{name}: {type(error).__name__}: {error}")
         if "matplotlib.pyplot" in sys.modules:
             structured.preload()

@@ -3,7 +3,7 @@
 //! ```text
 //! TcpListener ─ connections ≤ max_connections, header and stall timeouts     server, socket
 //!   └─ every request: panic → 500, Host, Origin, CORS, key                   server, guard
-//!        ├─ /sandbox/…, /sandboxes, /health   body → wire → Supervisor       rest, upload, download
+//!        ├─ /sandbox/…, /sandboxes, /mirrors, /health   body → wire → Supervisor       rest, upload, download
 //!        │     ├─ execute: events → one outcome, or a stream of them         outcome, lines
 //!        │     ├─ command: likewise                                          commands
 //!        │     └─ processes; a WebSocket takes the connection over           processes, attach
@@ -27,6 +27,7 @@ pub mod error;
 mod guard;
 mod lines;
 mod mcp;
+mod mirrors;
 mod network;
 mod outcome;
 mod ports;
@@ -43,6 +44,7 @@ use std::time::Duration;
 
 pub use error::Error;
 pub use server::serve;
+pub(crate) use wire::rfc3339;
 
 use crate::config::{self, Config};
 use crate::supervisor::Supervisor;

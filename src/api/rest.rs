@@ -19,7 +19,8 @@ use super::error::Refusal;
 use super::outcome::{Outcome, gather};
 use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
 use super::{
-    App, checkpoints, commands, contexts, download, lines, network, ports, processes, upload, whole,
+    App, checkpoints, commands, contexts, download, lines, mirrors, network, ports, processes,
+    upload, whole,
 };
 use crate::supervisor::{CreateSpec, ExecuteSpec};
 
@@ -37,6 +38,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/sandbox/{id}/close", post(close))
         .merge(contexts::routes())
         .merge(checkpoints::routes())
+        .merge(mirrors::routes())
         .merge(processes::routes())
         .merge(network::routes())
         .merge(ports::routes())

@@ -49,6 +49,12 @@ pub(crate) async fn create(
     .await
 }
 
+/// Deletes a mirror to the end.
+pub(crate) async fn delete_mirror(supervisor: &Supervisor, id: &str) -> Result<(), Error> {
+    let (verb, id) = (supervisor.clone(), id.to_owned());
+    finished(async move { verb.delete_mirror(&id).await }).await
+}
+
 /// Closes a sandbox to the end.
 pub(crate) async fn close(supervisor: &Supervisor, id: &str) -> Result<(), Error> {
     let (verb, id) = (supervisor.clone(), id.to_owned());

@@ -1,5 +1,6 @@
 //! What travels: request bodies in, answers out. Names and shapes are the contract's.
 
+mod mirror;
 mod network;
 mod port;
 mod process;
@@ -18,6 +19,7 @@ use crate::supervisor::{
     ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
     SandboxInfo, Usage,
 };
+pub(crate) use mirror::*;
 pub(crate) use network::*;
 pub(crate) use port::PortAnswer;
 pub(crate) use process::*;
@@ -42,12 +44,6 @@ impl TryFrom<CreateRequest> for CreateSpec {
     type Error = Refusal;
 
     fn try_from(request: CreateRequest) -> Result<Self, Refusal> {
-        if request.mirror.is_some_and(|mirror| mirror != "default") {
-            return Err(Refusal::invalid(
-                "mirror",
-                "mirror: there is only the mirror \"default\"",
-            ));
-        }
         Ok(Self {
             name: request.name,
             memory_bytes: request.memory_bytes,
@@ -57,6 +53,7 @@ impl TryFrom<CreateRequest> for CreateSpec {
             lease_seconds: request.lease_seconds,
             idle_seconds: request.idle_seconds,
             env: request.env.unwrap_or_default(),
+            mirror: request.mirror,
             network: request.network.map(network::policy).transpose()?,
         })
     }

@@ -1,12 +1,14 @@
-//! `sandcell mirror`: the base on the command line.
+//! `sandcell mirror`: the base and the layers over it on the command line.
 
-use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::mirror::{Error, Listed, Mirror, Store, TerminalProgress};
+use crate::api::rfc3339;
+use crate::config::Config;
+use crate::mirror::{Error, Layer, Layers, Listed, Mirror, Report, Store, TerminalProgress};
 
 /// The base file system that every sandbox shares.
 #[derive(Debug, Subcommand)]
@@ -20,7 +22,7 @@ pub enum MirrorCommand {
         #[arg(long)]
         fresh: bool,
     },
-    /// Show the mirrors on this host, newest first
+    /// Show the mirrors on this host, newest first, and the layers of packages in the data directory
     List {
         /// Print one JSON array instead of a table
         #[arg(long)]
@@ -30,12 +32,12 @@ pub enum MirrorCommand {
     ///
     /// Exits with 1 when there is one.
     Verify {
-        /// A mirror's id or the start of it; the current base where none is given
+        /// A mirror's id or the start of it, or a layer's name; the current base where none is given
         id: Option<String>,
     },
     /// Delete mirrors that nobody uses
     Remove {
-        /// Ids, or the starts of ids
+        /// Ids, or the starts of ids, or names of layers
         #[arg(required_unless_present = "outdated")]
         ids: Vec<String>,
         /// Every mirror that another version of sandcell built
@@ -44,14 +46,15 @@ pub enum MirrorCommand {
     },
 }
 
-/// Carries out a command on the store in `mirrors_dir`. Results go to stdout; progress and errors
+/// Carries out a command on the store and the layers of a configuration. Results go to stdout; progress and errors
 /// to stderr. Exit status: 0 done, 1 differences found or failed.
-pub fn run(command: MirrorCommand, mirrors_dir: &Path) -> ExitCode {
-    let done = Store::open(mirrors_dir).and_then(|store| match command {
+pub fn run(command: MirrorCommand, config: &Config) -> ExitCode {
+    let layers = Layers::of(&config.data_dir);
+    let done = Store::open(&config.mirrors_dir()).and_then(|store| match command {
         MirrorCommand::Build { fresh } => build(&store, fresh),
-        MirrorCommand::List { json } => list(&store, json),
-        MirrorCommand::Verify { id } => verify(&store, id.as_deref()),
-        MirrorCommand::Remove { ids, outdated } => remove(&store, &ids, outdated),
+        MirrorCommand::List { json } => list(&store, &layers, json),
+        MirrorCommand::Verify { id } => verify(&store, &layers, id.as_deref()),
+        MirrorCommand::Remove { ids, outdated } => remove(&store, &layers, &ids, outdated),
     });
     done.unwrap_or_else(|error| {
         eprintln!("sandcell: failed to {error}");
@@ -88,10 +91,12 @@ fn build(store: &Store, fresh: bool) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(store: &Store, as_json: bool) -> Result<ExitCode, Error> {
+fn list(store: &Store, layers: &Layers, as_json: bool) -> Result<ExitCode, Error> {
     let listed = store.list()?;
+    let layers = layers.list()?;
     if as_json {
-        let rows: Vec<_> = listed.iter().map(json_of).collect();
+        let layers = layers.iter().map(json_of_layer);
+        let rows: Vec<_> = listed.iter().map(json_of).chain(layers).collect();
         println!("{:#}", json!(rows));
         return Ok(ExitCode::SUCCESS);
     }
@@ -118,7 +123,40 @@ fn list(store: &Store, as_json: bool) -> Result<ExitCode, Error> {
             if *current { "current" } else { "outdated" },
         );
     }
+    if !layers.is_empty() {
+        println!(
+            "\n{:32}  {:>8}  {:10}  {:8}  NAME, PACKAGES",
+            "LAYER", "SIZE", "BUILT", "OVER"
+        );
+    }
+    for Layer { id, record, .. } in &layers {
+        println!(
+            "{id:32}  {:>8}  {:10}  {:8}  {}, {}",
+            size(record.size_bytes),
+            day(record.created_at),
+            record.ingredients.base.get(..8).unwrap_or_default(),
+            record.name,
+            record.ingredients.packages.join(" "),
+        );
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn json_of_layer(layer: &Layer) -> serde_json::Value {
+    let record = &layer.record;
+    json!({
+        "id": layer.id,
+        "root": layer.root,
+        "name": record.name,
+        "base": record.ingredients.base,
+        "packages": record.ingredients.packages,
+        "preload": record.ingredients.preload,
+        "resolved": record.resolved,
+        "content": record.content,
+        "size_bytes": record.size_bytes,
+        "entries": record.entries,
+        "created_at": record.created_at,
+    })
 }
 
 fn json_of(listed: &Listed) -> serde_json::Value {
@@ -135,7 +173,13 @@ fn json_of(listed: &Listed) -> serde_json::Value {
     })
 }
 
-fn verify(store: &Store, id: Option<&str>) -> Result<ExitCode, Error> {
+fn verify(store: &Store, layers: &Layers, id: Option<&str>) -> Result<ExitCode, Error> {
+    if let Some(layer) = id.and_then(|id| layers.find(id).ok()) {
+        let _lock = layer.lock()?;
+        let report = layer.verify(&mut |_| ())?;
+        let mend = "remove it and create it again";
+        return Ok(tell(&layer.id, &report, mend));
+    }
     let mirror = match id {
         Some(id) => store.find(id)?,
         None => match store.find_base()? {
@@ -148,39 +192,73 @@ fn verify(store: &Store, id: Option<&str>) -> Result<ExitCode, Error> {
     };
     let _lock = mirror.lock_shared()?;
     let report = mirror.verify(&mut |_| ())?;
+    let mend = "`sandcell mirror build --fresh` makes it whole";
+    Ok(tell(&mirror.id, &report, mend))
+}
+
+fn tell(id: &str, report: &Report, mend: &str) -> ExitCode {
     for difference in &report.differences {
         println!("{difference}");
     }
     if report.is_clean() {
         println!(
-            "{} is as it was built: {} in {} entries",
-            mirror.id,
+            "{id} is as it was built: {} in {} entries",
             size(report.size_bytes),
             report.entries
         );
-        return Ok(ExitCode::SUCCESS);
+        return ExitCode::SUCCESS;
     }
     eprintln!(
-        "sandcell: {} differs from what was built, {} times; `sandcell mirror build --fresh` \
-         makes it whole",
-        mirror.id,
+        "sandcell: {id} differs from what was built, {} times; {mend}",
         report.differences.len()
     );
-    Ok(ExitCode::FAILURE)
+    ExitCode::FAILURE
 }
 
-fn remove(store: &Store, ids: &[String], outdated: bool) -> Result<ExitCode, Error> {
+fn remove(
+    store: &Store,
+    layers: &Layers,
+    ids: &[String],
+    outdated: bool,
+) -> Result<ExitCode, Error> {
     let mut removed = Vec::new();
+    let listed = layers.list()?;
+    let needed = |id: &str| listed.iter().find(|l| l.record.ingredients.base == id);
     if outdated {
-        removed = store.collect()?;
+        for Listed {
+            mirror,
+            in_use,
+            current,
+        } in store.list()?
+        {
+            if current || in_use {
+                continue;
+            }
+            match needed(&mirror.id) {
+                None => removed.push(store.remove(&mirror.id)?),
+                Some(layer) => println!("{} is kept: {} needs it", mirror.id, layer.record.name),
+            }
+        }
     }
     for id in ids {
-        removed.push(store.remove(id)?);
+        if let Ok(layer) = layers.find(id) {
+            layers.remove(&layer)?;
+            println!("{} removed: {}", layer.id, size(layer.record.size_bytes));
+            continue;
+        }
+        let mirror = store.find(id)?;
+        if let Some(layer) = needed(&mirror.id) {
+            return Err(Error::Needed {
+                id: mirror.id,
+                by: layer.record.name.clone(),
+            });
+        }
+        removed.push(store.remove(&mirror.id)?);
     }
     for mirror in &removed {
         println!("{} removed: {}", mirror.id, size(mirror.record.size_bytes));
     }
-    if removed.is_empty() {
+    if removed.is_empty() && ids.is_empty() {
         println!("nothing to remove");
     }
     Ok(ExitCode::SUCCESS)
@@ -190,22 +268,10 @@ fn size(bytes: u64) -> String {
     indicatif::HumanBytes(bytes).to_string()
 }
 
-/// The UTC date of a time in seconds since 1970, as `YYYY-MM-DD` (civil-from-days, Gregorian).
+/// The UTC date of a time in seconds since 1970, as `YYYY-MM-DD`.
 fn day(seconds: u64) -> String {
-    let days = seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    let time = rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
+    time.chars().take("YYYY-MM-DD".len()).collect()
 }
 
 #[cfg(test)]

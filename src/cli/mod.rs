@@ -81,7 +81,7 @@ pub fn main() -> ExitCode {
         Verb::Mirror(command) => cli
             .common
             .load()
-            .map(|config| mirror::run(command, &config.mirrors_dir())),
+            .map(|config| mirror::run(command, &config)),
         Verb::Doctor(args) => doctor::main(&cli.common, &args),
         Verb::Bench(command) => bench::main(&cli.common, &command),
     };

@@ -12,6 +12,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::Common;
 use super::client::Client;
+use crate::network::Policy;
 use crate::supervisor::host::running_service;
 use crate::supervisor::{CreateSpec, Ending, Event, ExecuteSpec, Prepared, Restore, Supervisor};
 
@@ -45,9 +46,9 @@ pub struct RunArgs {
     /// Seconds until the script is ended
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// Network policy; a sandbox has no network
-    #[arg(long, value_parser = ["none"], default_value = "none")]
-    network: String,
+    /// What the script may reach: none, packages, open, or hosts separated by commas
+    #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
+    network: Option<Policy>,
     /// Copy the files that the script left in its working directory into DIR
     #[arg(long, value_name = "DIR")]
     keep_files: Option<PathBuf>,
@@ -74,6 +75,7 @@ pub fn main(common: &Common, args: &RunArgs) -> Result<ExitCode, String> {
             name: Some("run".into()),
             memory_bytes: args.memory,
             cpus: args.cpus,
+            network: args.network.clone(),
             ..CreateSpec::default()
         },
         timeout: args.timeout.map(duration).transpose()?,
@@ -81,6 +83,11 @@ pub fn main(common: &Common, args: &RunArgs) -> Result<ExitCode, String> {
     };
     if let Some(address) = running_service(&config.data_dir) {
         return super::runtime()?.block_on(through_service(&address, job));
+    }
+    if args.network == Some(Policy::Packages) {
+        return Err(
+            "the package index is a running service's: start `sandcell serve` first".into(),
+        );
     }
     let mut config = config;
     // One sandbox, once: importing ahead what the script may not need would take longer.
@@ -92,6 +99,15 @@ pub fn main(common: &Common, args: &RunArgs) -> Result<ExitCode, String> {
     let prepared =
         Prepared::ephemeral(config, &super::program(), mirror.root()).map_err(|e| e.to_string())?;
     super::runtime()?.block_on(by_itself(prepared, job))
+}
+
+/// A word, or what would be in a list.
+fn parse_policy(text: &str) -> Result<Policy, String> {
+    let value = match text {
+        "none" | "packages" | "open" => json!(text),
+        hosts => json!({ "allow": hosts.split(',').map(str::trim).collect::<Vec<_>>() }),
+    };
+    serde_json::from_value(value).map_err(|e| e.to_string())
 }
 
 fn duration(seconds: f64) -> Result<Duration, String> {
@@ -258,6 +274,9 @@ async fn through_service(address: &str, job: Job) -> Result<ExitCode, String> {
     }
     if let Some(cpus) = job.create.cpus {
         create["cpus"] = json!(cpus);
+    }
+    if let Some(network) = &job.create.network {
+        create["network"] = json!(network);
     }
     let created = client.json("POST", "/sandbox/create", &create).await?;
     let id = created["sandbox_id"]

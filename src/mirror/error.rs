@@ -62,6 +62,14 @@ pub enum Error {
         /// The mirror's id.
         id: String,
     },
+    /// A layer is over the mirror.
+    #[error("remove mirror {id}: the layer {by} is over it; remove that first")]
+    Needed {
+        /// The mirror's id.
+        id: String,
+        /// The layer's name.
+        by: String,
+    },
     /// No complete mirror has that id.
     #[error("find mirror {id:?} in {}; `sandcell mirror list` shows what there is", .dir.display())]
     Unknown {

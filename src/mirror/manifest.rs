@@ -4,6 +4,7 @@
 //! d<TAB>0755<TAB>-<TAB>-<TAB>usr/bin
 //! f<TAB>0644<TAB>123<TAB><sha256><TAB>etc/hosts
 //! l<TAB>-<TAB>-<TAB>usr/bin<TAB>bin
+//! w<TAB>-<TAB>-<TAB>-<TAB>opt/venv/removed    (in a layer)
 //! ```
 //!
 //! Times and owners are not in it: times carry no meaning (byte code is valid without them), and
@@ -38,6 +39,8 @@ pub(super) enum Kind {
     Link {
         target: Vec<u8>,
     },
+    /// In a layer: the base's entry of that path is no more.
+    Whiteout,
     /// A device, pipe or socket: no mirror is built with one, so none is in a manifest as read.
     Special(&'static str),
 }
@@ -100,6 +103,7 @@ impl Manifest {
                     writeln!(text, "f\t{mode:04o}\t{size_bytes}\t{digest}\t{path}")
                 }
                 Kind::Link { target } => writeln!(text, "l\t-\t-\t{}\t{path}", escape(target)),
+                Kind::Whiteout => writeln!(text, "w\t-\t-\t-\t{path}"),
                 Kind::Special(kind) => writeln!(text, "s\t{mode:04o}\t-\t{kind}\t{path}"),
             };
             written.expect("writing to a string cannot fail");
@@ -125,7 +129,7 @@ impl Manifest {
             .iter()
             .map(|entry| match entry.kind {
                 Kind::File { size_bytes, .. } => size_bytes,
-                Kind::Directory | Kind::Link { .. } | Kind::Special(_) => 0,
+                Kind::Directory | Kind::Link { .. } | Kind::Whiteout | Kind::Special(_) => 0,
             })
             .sum()
     }
@@ -205,10 +209,11 @@ fn parse_line(line: &str) -> Option<Entry> {
         "l" => Kind::Link {
             target: unescape(content)?,
         },
+        "w" => Kind::Whiteout,
         _ => return None,
     };
     let mode = match kind {
-        Kind::Link { .. } => 0,
+        Kind::Link { .. } | Kind::Whiteout => 0,
         _ => u32::from_str_radix(mode, 8).ok()?,
     };
     let path = unescape(path)?;
@@ -305,6 +310,8 @@ fn entry(root: &Path, path: &[u8], meta: &Metadata, buffer: &mut [u8]) -> Result
             size_bytes: meta.len(),
             digest: digest(&full, buffer)?,
         }
+    } else if meta.file_type().is_char_device() && meta.rdev() == 0 {
+        Kind::Whiteout
     } else {
         Kind::Special(match meta.file_type() {
             kind if kind.is_fifo() => "pipe",
@@ -312,7 +319,7 @@ fn entry(root: &Path, path: &[u8], meta: &Metadata, buffer: &mut [u8]) -> Result
             _ => "device",
         })
     };
-    let mode = if meta.is_symlink() {
+    let mode = if matches!(kind, Kind::Link { .. } | Kind::Whiteout) {
         0
     } else {
         meta.mode() & 0o7777

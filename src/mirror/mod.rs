@@ -16,12 +16,15 @@
 //! binary with another recipe finds no base and builds its own; older mirrors stay until they are
 //! removed. The tree is content-addressed: [`Mirror::verify`] hashes all of it again.
 //!
-//! What is deliberately absent: layers, downloads of ready-made images, and any name of a registry.
+//! What packages add to the base is not here but in layers ([`Layers`]), in a service's data directory.
+//!
+//! What is deliberately absent: downloads of ready-made images, and any name of a registry.
 //! Packages come from where the host's apt and pip get theirs ([`host`]).
 
 mod build;
 mod error;
 pub mod host;
+mod layer;
 mod manifest;
 mod program;
 mod progress;
@@ -30,11 +33,14 @@ mod store;
 #[cfg(test)]
 mod testing;
 mod tree;
+mod unpack;
 mod verify;
 
 pub use error::Error;
+pub use layer::{Draft, ENVIRONMENT, Ingredients, Layer, LayerLock, LayerRecord, Layers, Package};
 pub use progress::{Event, Step, TerminalProgress};
 pub use store::{Listed, Lock, Mirror, Record, Store};
+pub use unpack::{Bounds, UnpackError};
 pub use verify::{Difference, Report};
 
 /// Host uid and gid that own every file of a mirror; sandboxes map them to their root. Debian and

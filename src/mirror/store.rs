@@ -12,7 +12,7 @@ use super::manifest::ID_DIGITS;
 use super::recipe;
 
 pub(super) const BUILDING: &str = ".build-";
-const REMOVED: &str = ".removed-";
+pub(super) const REMOVED: &str = ".removed-";
 /// Deleting a tree is tried again this often: programs of a killed build may still be dying.
 const REMOVE_TRIES: usize = 20;
 /// Locking a mirror is tried again this often.
@@ -118,15 +118,7 @@ impl Mirror {
     }
 
     fn lock_exclusive(&self) -> Result<Lock, Error> {
-        let path = self.dir().join("lock");
-        let file = self.open_lock()?;
-        match file.try_lock() {
-            Ok(()) => Ok(Lock { _file: file }),
-            Err(TryLockError::WouldBlock) => Err(Error::InUse {
-                id: self.id.clone(),
-            }),
-            Err(TryLockError::Error(source)) => Err(Error::io("lock", &path)(source)),
-        }
+        lock_exclusive(&self.dir().join("lock"), &self.id)
     }
 }
 
@@ -316,13 +308,23 @@ pub(super) fn write_record(dir: &Path, record: &Record) -> Result<(), Error> {
     fs::rename(&new, &path).map_err(Error::io("rename", &new))
 }
 
-fn names(dir: &Path) -> Result<Vec<String>, Error> {
+pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
         let entry = entry.map_err(Error::io("list", dir))?;
         names.extend(entry.file_name().into_string());
     }
     Ok(names)
+}
+
+/// Locks what has that id against everybody.
+pub(super) fn lock_exclusive(path: &Path, id: &str) -> Result<Lock, Error> {
+    let file = open_lock(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Lock { _file: file }),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse { id: id.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(Error::io("lock", path)(source)),
+    }
 }
 
 /// Lock files are 0600: whoever can open one could hold up the service.

@@ -31,11 +31,12 @@ const MAX_NAME_BYTES: usize = 255;
 /// Directories within each other.
 const MAX_DEPTH: usize = 64;
 const BUFFER_BYTES: usize = 256 * 1024;
-/// Permissions that a file or directory of a mirror may have, and those that it has at least.
-const MOST_MODE: u32 = 0o755;
-const LEAST_MODE: u32 = 0o444;
+/// Permissions that files and directories may have, and those that they have at least: in `/opt/venv`
+/// of a mirror everything is writable for all (`tree.rs`), as user code may install there.
+const MOST_MODE: u32 = 0o777;
+const LEAST_MODE: u32 = 0o666;
 /// For what the base does not tell the mode of.
-const DIRECTORY_MODE: u32 = 0o755;
+const DIRECTORY_MODE: u32 = 0o777;
 
 /// What a layer may be.
 #[derive(Debug, Clone, Copy)]
@@ -195,12 +196,15 @@ impl<'a> Unpack<'a> {
             Kind::Directory => Some(e.mode),
             _ => None,
         });
-        let mode = mode.or(of_base).unwrap_or(DIRECTORY_MODE);
+        let mode = match of_base {
+            Some(of_base) => of_base,
+            None => mode.unwrap_or(DIRECTORY_MODE) & MOST_MODE | LEAST_MODE | 0o111,
+        };
         mkdirat(&parent, name, Mode::from_raw_mode(0o700))
             .map_err(|_| refused(path, "cannot be a directory"))?;
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let made = openat2(&parent, name, flags, Mode::empty(), ResolveFlags::BENEATH)?;
-        self.own(&made, mode | 0o111)?;
+        self.own(&made, mode)?;
         self.made.insert(path.to_owned());
         Ok(())
     }
@@ -217,7 +221,6 @@ impl<'a> Unpack<'a> {
     fn own(&self, file: &OwnedFd, mode: u32) -> Result<(), UnpackError> {
         let owner = (Uid::from_raw(self.owner), Gid::from_raw(self.owner));
         rustix::fs::fchown(file, Some(owner.0), Some(owner.1))?;
-        let mode = mode & MOST_MODE | LEAST_MODE;
         fchmod(file, Mode::from_raw_mode(mode))?;
         Ok(())
     }
@@ -262,7 +265,9 @@ impl<'a> Unpack<'a> {
         let mut new = File::from(new);
         let (mut hash, mut left) = (Sha256::new(), header.size);
         while left > 0 {
-            let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let most = buffer
+                .len()
+                .min(usize::try_from(left).unwrap_or(usize::MAX));
             let count = match stream.read(&mut buffer[..most]) {
                 Ok(0) | Err(_) => return Err(refused(&header.path, "breaks off")),
                 Ok(count) => count,
@@ -350,7 +355,9 @@ fn read_header(stream: &mut dyn Read) -> Result<Header, UnpackError> {
     stream.read_exact(&mut length).map_err(broken)?;
     let length = u32::from_be_bytes(length) as usize;
     if length > MAX_HEADER_BYTES {
-        return Err(UnpackError::Refused("the list of files is malformed".into()));
+        return Err(UnpackError::Refused(
+            "the list of files is malformed".into(),
+        ));
     }
     let mut text = vec![0; length];
     stream.read_exact(&mut text).map_err(broken)?;
@@ -382,4 +389,187 @@ fn stays_within(within: &str, path: &str, target: &str) -> bool {
             || at
                 .strip_prefix(within)
                 .is_some_and(|rest| rest.starts_with('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    use std::path::{Path, PathBuf};
+
+    use serde_json::{Value, json};
+
+    use super::super::testing::{OWNER, TempStore, temp_store};
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        bytes: 1000,
+        entries: 20,
+    };
+
+    fn base() -> Manifest {
+        let directory = |path: &str| format!("d\t0777\t-\t-\t{path}\n");
+        let x = hex(&Sha256::digest("x"));
+        let text = [
+            directory("opt"),
+            directory("opt/venv"),
+            format!("f\t0666\t1\t{x}\topt/venv/kept\n"),
+            directory("opt/venv/old"),
+            format!("f\t0666\t1\t{x}\topt/venv/old/one\n"),
+            format!("f\t0666\t1\t{x}\topt/venv/old/two\n"),
+            format!("f\t0666\t1\t{x}\topt/venv/same\n"),
+        ];
+        Manifest::parse(&text.concat()).unwrap()
+    }
+
+    fn stream(records: &[(Value, &str)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (header, content) in records {
+            let header = header.to_string();
+            bytes.extend((header.len() as u32).to_be_bytes());
+            bytes.extend(header.as_bytes());
+            bytes.extend(content.as_bytes());
+        }
+        bytes
+    }
+
+    fn file(path: &str, content: &'static str) -> (Value, &'static str) {
+        let header = json!({ "type": "file", "path": path, "mode": 0o644, "size": content.len() });
+        (header, content)
+    }
+
+    fn plain(kind: &str, path: &str) -> (Value, &'static str) {
+        (json!({ "type": kind, "path": path }), "")
+    }
+
+    fn link(path: &str, target: &str) -> (Value, &'static str) {
+        (
+            json!({ "type": "link", "path": path, "target": target }),
+            "",
+        )
+    }
+
+    fn unpacked(records: &[(Value, &str)]) -> (TempStore, PathBuf, Result<(), UnpackError>) {
+        let store = temp_store();
+        let root = store.0.dir.join("tree");
+        fs::create_dir(&root).unwrap();
+        let dir: OwnedFd = File::open(&root).unwrap().into();
+        let base = base();
+        let unpack = Unpack::new(&dir, "opt/venv", &base, *OWNER, BOUNDS);
+        let mut end = records.to_vec();
+        end.push(plain("end", ""));
+        let done = unpack.run(&mut stream(&end).as_slice());
+        (store, root, done)
+    }
+
+    fn unchanged() -> Vec<(Value, &'static str)> {
+        ["", "/kept", "/old", "/old/one", "/old/two", "/same"]
+            .map(|path| plain("same", &format!("opt/venv{path}")))
+            .to_vec()
+    }
+
+    #[test]
+    fn only_what_differs_is_in_the_layer() {
+        let mut records = unchanged();
+        records.pop();
+        records.push(file("opt/venv/same", "x"));
+        records.push(plain("directory", "opt/venv/new"));
+        records.push(file("opt/venv/new/a.py", "abc"));
+        records.push(link("opt/venv/new/l", "../kept"));
+        let (store, root, done) = unpacked(&records);
+        done.unwrap();
+        assert_eq!(fs::read(root.join("opt/venv/new/a.py")).unwrap(), b"abc");
+        assert_eq!(
+            fs::read_link(root.join("opt/venv/new/l")).unwrap(),
+            Path::new("../kept")
+        );
+        for absent in ["same", "kept", "old"] {
+            assert!(
+                fs::symlink_metadata(root.join("opt/venv").join(absent)).is_err(),
+                "{absent}"
+            );
+        }
+        let mode = fs::metadata(root.join("opt/venv/new/a.py")).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o666);
+        drop(store);
+    }
+
+    #[test]
+    fn what_was_removed_is_hidden_once() {
+        let mut records = unchanged();
+        records.retain(|(header, _)| !header["path"].as_str().unwrap().contains("old"));
+        let (store, root, done) = unpacked(&records);
+        done.unwrap();
+        let hidden = fs::symlink_metadata(root.join("opt/venv/old")).unwrap();
+        assert!(hidden.file_type().is_char_device() && hidden.rdev() == 0);
+        // One file of a directory, and a directory that became a file.
+        let mut records = unchanged();
+        records.retain(|(header, _)| header["path"] != "opt/venv/old/one");
+        let (other, root, done) = unpacked(&records);
+        done.unwrap();
+        let hidden = fs::symlink_metadata(root.join("opt/venv/old/one")).unwrap();
+        assert!(hidden.file_type().is_char_device());
+        assert!(!root.join("opt/venv/old/two").exists());
+        let mut records = unchanged();
+        records.retain(|(header, _)| !header["path"].as_str().unwrap().contains("old"));
+        records.push(file("opt/venv/old", "file"));
+        let (third, root, done) = unpacked(&records);
+        done.unwrap();
+        assert_eq!(fs::read(root.join("opt/venv/old")).unwrap(), b"file");
+        drop((store, other, third));
+    }
+
+    #[test]
+    fn nothing_is_written_outside_and_no_limit_is_passed() {
+        let outside = temp_store();
+        let target = outside.0.dir.to_str().unwrap().to_owned();
+        let refused: Vec<Vec<(Value, &str)>> = vec![
+            vec![file("etc/passwd", "x")],
+            vec![file("opt/venvx", "x")],
+            vec![file("opt/venv/../../etc/x", "x")],
+            vec![file("/opt/venv/x", "x")],
+            vec![file("opt/venv//x", "x")],
+            vec![file("opt/venv/a\0b", "x")],
+            vec![file(&format!("opt/venv/{}", "n".repeat(256)), "x")],
+            vec![file(&format!("opt/venv/{}x", "d/".repeat(64)), "x")],
+            vec![link("opt/venv/l", &target)],
+            vec![link("opt/venv/l", "../../etc")],
+            vec![link("opt/venv/l", "")],
+            vec![link("opt/venv/l", "."), file("opt/venv/l/x", "x")],
+            vec![plain("special", "opt/venv/device")],
+            vec![plain("device", "opt/venv/device")],
+            vec![plain("same", "opt/venv/made-up")],
+            vec![file("opt/venv/twice", "x"), file("opt/venv/twice", "y")],
+            vec![file("opt/venv/f", "x"), file("opt/venv/f/x", "x")],
+            vec![(
+                json!({ "type": "file", "path": "opt/venv/b", "size": 1001 }),
+                "",
+            )],
+            (0..21)
+                .map(|n| plain("directory", &format!("opt/venv/d{n}")))
+                .collect(),
+        ];
+        for records in refused {
+            let (store, _, done) = unpacked(&records);
+            assert!(done.is_err(), "{records:?}");
+            drop(store);
+        }
+        assert_eq!(fs::read_dir(&outside.0.dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_stream_that_breaks_off_makes_no_layer() {
+        let store = temp_store();
+        let dir: OwnedFd = File::open(&store.0.dir).unwrap().into();
+        let base = base();
+        let whole = stream(&[file("opt/venv/a", "abc")]);
+        for length in [0, 3, 4, 10, whole.len() - 1, whole.len()] {
+            let unpack = Unpack::new(&dir, "opt/venv", &base, *OWNER, BOUNDS);
+            assert!(unpack.run(&mut &whole[..length]).is_err(), "{length}");
+            let _ = fs::remove_dir_all(store.0.dir.join("opt"));
+        }
+        let huge = u32::MAX.to_be_bytes();
+        let unpack = Unpack::new(&dir, "opt/venv", &base, *OWNER, BOUNDS);
+        assert!(unpack.run(&mut huge.as_slice()).is_err());
+    }
 }

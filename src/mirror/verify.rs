@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::path::Path;
 
 use super::MIRROR_OWNER;
 use super::error::Error;
@@ -83,34 +84,45 @@ impl Mirror {
         owner: u32,
         advance: &mut dyn FnMut(f64),
     ) -> Result<Report, Error> {
-        let path = self.manifest_path();
-        let damaged = |reason: String| Error::Damaged {
-            path: path.clone(),
-            reason,
-        };
-        let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-        if manifest::id_of(&text) != self.id {
-            return Err(damaged("it is not the manifest that the id names".into()));
-        }
-        let expected = Manifest::parse(&text).map_err(damaged)?;
-        let Scan { manifest, foreign } = Manifest::scan(&self.root, owner, advance)?;
-        let mut differences = compare(&expected.entries, &manifest.entries);
-        differences.extend(
-            foreign
-                .into_iter()
-                .map(|(path, found)| Difference::Changed {
-                    path: escape(&path),
-                    what: "owner",
-                    expected: format!("{owner}:{owner}"),
-                    found,
-                }),
-        );
-        Ok(Report {
-            entries: manifest.entries.len(),
-            size_bytes: manifest.size_bytes(),
-            differences,
-        })
+        verify_tree(&self.root, &self.manifest_path(), &self.id, owner, advance)
     }
+}
+
+/// Compares a tree with its manifest, which must be the one of that digest.
+pub(super) fn verify_tree(
+    root: &Path,
+    manifest: &Path,
+    digest: &str,
+    owner: u32,
+    advance: &mut dyn FnMut(f64),
+) -> Result<Report, Error> {
+    let path = manifest;
+    let damaged = |reason: String| Error::Damaged {
+        path: path.to_owned(),
+        reason,
+    };
+    let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+    if manifest::id_of(&text) != digest {
+        return Err(damaged("it is not the manifest that the id names".into()));
+    }
+    let expected = Manifest::parse(&text).map_err(damaged)?;
+    let Scan { manifest, foreign } = Manifest::scan(root, owner, advance)?;
+    let mut differences = compare(&expected.entries, &manifest.entries);
+    differences.extend(
+        foreign
+            .into_iter()
+            .map(|(path, found)| Difference::Changed {
+                path: escape(&path),
+                what: "owner",
+                expected: format!("{owner}:{owner}"),
+                found,
+            }),
+    );
+    Ok(Report {
+        entries: manifest.entries.len(),
+        size_bytes: manifest.size_bytes(),
+        differences,
+    })
 }
 
 /// Merges two lists that are sorted by path.
@@ -181,6 +193,7 @@ fn name(kind: &Kind) -> &'static str {
         Kind::Directory => "directory",
         Kind::File { .. } => "file",
         Kind::Link { .. } => "link",
+        Kind::Whiteout => "removal",
         Kind::Special(kind) => kind,
     }
 }

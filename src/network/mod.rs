@@ -13,7 +13,7 @@ mod refusal;
 mod rule;
 mod target;
 
-pub use egress::{Egress, Gateway as Index, Link, Refused, Resolver, Stats};
+pub use egress::{Egress, Index, Link, Refused, Resolver, Stats};
 pub use gateway::{Gateway, INDEX_PATH};
 pub use policy::{MAX_RULES, Policy};
 pub use refusal::{Code, Refusal};

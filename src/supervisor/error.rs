@@ -192,6 +192,87 @@ impl Error {
         }
     }
 
+    /// There is no mirror of that id or name.
+    pub fn mirror_not_found(wanted: &str) -> Self {
+        Self::new(
+            ErrorKind::NotFound,
+            "mirror_not_found",
+            format!("no mirror with id or name {:?}", shown(wanted)),
+        )
+    }
+
+    /// It is being made.
+    pub fn mirror_building(name: &str) -> Self {
+        Self {
+            retry_after_seconds: Some(2),
+            ..Self::new(
+                ErrorKind::Conflict,
+                "mirror_building",
+                format!("mirror {name:?} is still being made; ask for its status"),
+            )
+        }
+    }
+
+    /// Its processes could not be started, though they could when it was made.
+    pub fn mirror_not_started(name: &str) -> Self {
+        Self::new(
+            ErrorKind::Internal,
+            "mirror_not_started",
+            format!("mirror {name:?} could not be started; the service's log says why"),
+        )
+    }
+
+    /// The same wish has been granted under another name.
+    pub fn mirror_exists(name: &str) -> Self {
+        Self {
+            field: Some("name"),
+            ..Self::new(
+                ErrorKind::Conflict,
+                "mirror_exists",
+                format!("name: these packages and modules are the mirror {name:?}; use that one"),
+            )
+        }
+    }
+
+    /// Another mirror has the name.
+    pub fn mirror_name_taken(name: &str) -> Self {
+        Self {
+            field: Some("name"),
+            ..Self::new(
+                ErrorKind::Conflict,
+                "mirror_name_taken",
+                format!("name: another mirror is called {name:?}; delete it or take another name"),
+            )
+        }
+    }
+
+    /// There are as many layered mirrors as may be.
+    pub fn too_many_mirrors(most: usize) -> Self {
+        Self::new(
+            ErrorKind::Busy,
+            "too_many_mirrors",
+            format!("{most} mirrors have been made (mirrors.max); delete one"),
+        )
+    }
+
+    /// Live sandboxes use it.
+    pub fn mirror_in_use(name: &str, users: usize) -> Self {
+        Self::new(
+            ErrorKind::Conflict,
+            "mirror_in_use",
+            format!("mirror {name:?} is used by {users} sandboxes; close them first"),
+        )
+    }
+
+    /// The base is not a client's to remove.
+    pub fn mirror_is_base() -> Self {
+        Self::new(
+            ErrorKind::Conflict,
+            "mirror_is_base",
+            "the base is what every mirror is made over; it cannot be deleted",
+        )
+    }
+
     /// The sandbox has no background process of that id.
     pub fn process_not_found(id: &str) -> Self {
         Self::new(

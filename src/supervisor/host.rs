@@ -169,6 +169,17 @@ impl Host {
         }
     }
 
+    /// Whether it is for one sandbox, and the data directory another's.
+    pub fn is_ephemeral(&self) -> bool {
+        self.lock.lock().expect("not poisoned").is_none()
+    }
+
+    /// Id of the base: the name of the directory that its root is in.
+    pub fn base_id(&self) -> String {
+        let dir = self.mirror.parent().and_then(Path::file_name);
+        dir.unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// Filters that a kernel must have.
     pub fn required_filters(&self) -> usize {
         if self.ablation.no_seccomp {

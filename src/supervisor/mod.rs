@@ -12,7 +12,9 @@ mod files;
 pub mod host;
 mod install;
 mod launch;
+mod layer;
 mod log;
+mod mirrors;
 mod network;
 mod plan;
 mod pool;
@@ -25,6 +27,7 @@ mod sandbox;
 mod saving;
 mod setup;
 pub mod types;
+mod uv;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -34,6 +37,7 @@ use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 pub use command::RunningCommand;
 pub use error::{Error, ErrorKind};
@@ -44,8 +48,10 @@ pub use types::*;
 
 use crate::config::Config;
 use crate::isolation;
+use crate::mirror::Layers;
 use crate::network::Policy;
 use host::Host;
+use mirrors::{Mirrors, Site};
 use pool::Pool;
 use realm::Realm;
 use sandbox::{Plan, Sandbox};
@@ -66,7 +72,9 @@ struct Inner {
     host: Arc<Host>,
     /// Of the base.
     base: Arc<Realm>,
-    pool: Pool,
+    pool: Arc<Pool>,
+    mirrors: Mirrors,
+    stopping: CancellationToken,
     registry: Mutex<Registry>,
     tasks: Mutex<JoinSet<()>>,
     filler: Mutex<Option<AbortHandle>>,
@@ -106,11 +114,25 @@ impl Supervisor {
                 return Err(e);
             }
         };
-        let pool = Pool::new(host.config.service.pool);
+        let pool = Arc::new(Pool::new(host.config.service.pool));
+        let layers = Layers::of(&host.config.data_dir);
+        let mirrors = Mirrors::open(layers, host.base_id(), host.is_ephemeral())
+            .map_err(|e| isolation::Error::Unsupported(format!("failed to {e}")));
+        let mirrors = match mirrors {
+            Ok(mirrors) => mirrors,
+            Err(e) => {
+                probe.destroy().await;
+                base.stop().await;
+                host.stop();
+                return Err(e);
+            }
+        };
         let inner = Arc::new(Inner {
             host,
             base,
             pool,
+            mirrors,
+            stopping: CancellationToken::new(),
             registry: Mutex::default(),
             tasks: Mutex::default(),
             filler: Mutex::default(),
@@ -118,6 +140,8 @@ impl Supervisor {
         });
         let supervisor = Self { inner };
         supervisor.destroy_later(probe);
+        let tender = supervisor.clone();
+        supervisor.spawn(async move { tender.tend_mirrors().await });
         if supervisor.config().service.pool > 0 {
             let inner = Arc::clone(&supervisor.inner);
             let filler = tokio::spawn(async move {
@@ -149,10 +173,12 @@ impl Supervisor {
     /// `Invalid` names the field; `Busy` when there are as many live sandboxes as allowed;
     /// `Unavailable` while the service stops.
     pub async fn create(&self, spec: CreateSpec) -> Result<SandboxInfo, Error> {
+        let wanted = spec.mirror.clone();
         let plan = Plan::new(spec, self.config())?;
         self.refuse_draining()?;
         let _room = self.take_room()?;
-        let sandbox = self.obtain(&plan).await.map_err(|e| {
+        let site = self.site(wanted.as_deref()).await?;
+        let sandbox = self.obtain(&site, &plan).await.map_err(|e| {
             tracing::error!("failed to create a sandbox: {e}");
             Error::new(
                 ErrorKind::Internal,
@@ -176,10 +202,10 @@ impl Supervisor {
     }
 
     /// From the pool where it has one of that shape, else made now.
-    async fn obtain(&self, plan: &Plan) -> Result<Arc<Sandbox>, isolation::Error> {
+    async fn obtain(&self, site: &Site, plan: &Plan) -> Result<Arc<Sandbox>, isolation::Error> {
         let standard = Plan::default_of(self.config());
         if plan.same_files(&standard)
-            && let Some(sandbox) = self.inner.pool.take()
+            && let Some(sandbox) = site.pool.take()
         {
             match self.adopt(&sandbox, plan, &standard).await {
                 Ok(()) => return Ok(sandbox),
@@ -189,7 +215,7 @@ impl Supervisor {
                 }
             }
         }
-        let sandbox = Sandbox::prepare(&self.inner.base, plan).await?;
+        let sandbox = Sandbox::prepare(&site.realm, plan).await?;
         match sandbox.claim(plan).await {
             Ok(()) => Ok(sandbox),
             Err(e) => {
@@ -488,6 +514,7 @@ impl Supervisor {
     /// Ends every sandbox, then the shared processes; nothing of the service is left afterwards.
     pub async fn drain(&self) {
         self.inner.draining.store(true, Ordering::Release);
+        self.inner.stopping.cancel();
         if let Some(filler) = self.inner.filler.lock().expect("not poisoned").take() {
             filler.abort();
         }
@@ -513,6 +540,7 @@ impl Supervisor {
         if timeout(DRAIN_TIMEOUT, all_ended).await.is_err() {
             tracing::error!("some sandboxes took too long to end");
         }
+        self.stop_mirrors().await;
         self.inner.base.stop().await;
         for error in self.inner.host.stop() {
             tracing::error!("{error}");

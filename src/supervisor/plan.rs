@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use super::error::{Error, ErrorKind};
 use super::launch::bad_cwd;
+use super::mirrors::BASE;
+use super::requirements;
 use super::sandbox::Plan;
-use super::types::{ContextSpec, CreateSpec, ProcessSpec, WindowSize};
+use super::types::{ContextSpec, CreateSpec, MirrorSpec, ProcessSpec, WindowSize};
 use crate::config::{Config, Limits, MIN_MEMORY_BYTES};
 use crate::isolation::cgroup::CgroupLimits;
+use crate::mirror::Ingredients;
 
 /// Longest name of a sandbox or a context, in characters.
 const MAX_NAME_CHARS: usize = 128;
@@ -118,6 +121,75 @@ impl Plan {
     pub fn same_files(&self, other: &Self) -> bool {
         self.disk_bytes == other.disk_bytes && self.limits.memory_bytes >= other.limits.memory_bytes
     }
+}
+
+/// Longest name of a mirror, in characters.
+const MAX_MIRROR_NAME_CHARS: usize = 64;
+/// Modules that a mirror imports ahead.
+const MAX_PRELOAD: usize = 32;
+/// Characters of one of them.
+const MAX_MODULE_CHARS: usize = 256;
+/// Longest that a request waits for a mirror.
+const MAX_MIRROR_WAIT: Duration = Duration::from_secs(3600);
+
+/// A mirror's name, packages, modules and time to wait.
+pub fn check_mirror(spec: &MirrorSpec, base: &str) -> Result<Ingredients, Error> {
+    let plain = |name: &String| {
+        let chars = name.chars().count();
+        let right = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let id = chars == 32 && name.chars().all(|c| c.is_ascii_hexdigit());
+        (1..=MAX_MIRROR_NAME_CHARS).contains(&chars) && name.chars().all(right) && !id
+    };
+    if spec
+        .name
+        .as_ref()
+        .is_some_and(|name| !plain(name) || name == BASE)
+    {
+        return Err(Error::invalid(
+            "name",
+            format!(
+                "name has 1 to {MAX_MIRROR_NAME_CHARS} letters, digits, '.', '_' and '-', is not \
+                 {BASE:?} and does not look like an id"
+            ),
+        ));
+    }
+    let packages = requirements::check(&spec.packages)?;
+    if let Some(file) = packages.iter().find(|p| p.line.ends_with(".whl")) {
+        return Err(Error::invalid(
+            "packages",
+            format!(
+                "{:?} is a file, and a mirror has none; name a package of the index",
+                file.line
+            ),
+        ));
+    }
+    if spec.preload.len() > MAX_PRELOAD || !spec.preload.iter().all(|m| is_module(m)) {
+        return Err(Error::invalid(
+            "preload",
+            format!("preload names up to {MAX_PRELOAD} modules, such as \"rich.console\""),
+        ));
+    }
+    if spec.wait > MAX_MIRROR_WAIT {
+        let most = MAX_MIRROR_WAIT.as_secs();
+        return Err(Error::invalid(
+            "wait_seconds",
+            format!("wait_seconds must be 0 to {most}"),
+        ));
+    }
+    Ok(Ingredients {
+        base: base.to_owned(),
+        packages: packages.into_iter().map(|p| p.line).collect(),
+        preload: spec.preload.clone(),
+    })
+}
+
+/// A dotted name of ASCII identifiers.
+fn is_module(name: &str) -> bool {
+    let identifier = |part: &str| {
+        part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            && part.bytes().next().is_some_and(|b| !b.is_ascii_digit())
+    };
+    name.len() <= MAX_MODULE_CHARS && name.split('.').all(identifier)
 }
 
 /// An empty name is none.

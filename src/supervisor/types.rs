@@ -1,6 +1,9 @@
 //! What goes into and comes out of the supervisor's verbs. Protocol-neutral: REST, MCP and the
 //! command line encode these, and nothing here knows of them.
 
+mod package;
+mod process;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::time::{Duration, SystemTime};
@@ -14,7 +17,10 @@ use crate::isolation::channel::Channel;
 pub use crate::isolation::spec::WindowSize;
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
 pub use crate::kernel::transfer::Transfer;
-use crate::network::{Policy, Stats};
+pub use crate::mirror::Package;
+use crate::network::Policy;
+pub use package::*;
+pub use process::*;
 
 /// What a new sandbox should be; `None` takes the configured default.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +43,8 @@ pub struct CreateSpec {
     pub env: BTreeMap<String, String>,
     /// What it may reach; default is the service's.
     pub network: Option<Policy>,
+    /// Id or name of a mirror; default is the base.
+    pub mirror: Option<String>,
 }
 
 /// A sandbox as clients see it.
@@ -397,134 +405,6 @@ pub struct CommandEnded {
     pub wall: Duration,
 }
 
-/// A process to run in the background.
-#[derive(Debug, Clone, Default)]
-pub struct ProcessSpec {
-    /// Given to `bash -lc`. Without one, on a terminal only, the process is an interactive shell.
-    pub command: Option<String>,
-    /// Relative to the working directory or absolute; default is the working directory.
-    pub cwd: Option<String>,
-    /// Added to the sandbox's variables.
-    pub env: BTreeMap<String, String>,
-    /// Runs on a terminal of this size, 1 to 4096 each way.
-    pub terminal: Option<WindowSize>,
-    /// Wall time after which it is killed; `None` is as long as the sandbox lives.
-    pub timeout: Option<Duration>,
-}
-
-/// A background process as clients see it.
-#[derive(Debug, Clone)]
-pub struct ProcessInfo {
-    /// 26 characters like a sandbox's id.
-    pub id: String,
-    /// Its id inside.
-    pub pid: i32,
-    /// As it was asked for.
-    pub command: Option<String>,
-    /// As it was asked for.
-    pub cwd: Option<String>,
-    /// Size of its terminal while it runs on one.
-    pub terminal: Option<WindowSize>,
-    /// When it was started.
-    pub started_at: SystemTime,
-    /// Bytes that it has written so far, those too that are not kept any more.
-    pub output_bytes: u64,
-    /// `None` while it runs.
-    pub end: Option<ProcessEnd>,
-}
-
-/// Where output comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// File descriptor 1.
-    Stdout,
-    /// File descriptor 2.
-    Stderr,
-    /// The terminal.
-    Pty,
-}
-
-impl Stream {
-    /// `stdout`, `stderr` or `pty`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
-            Self::Pty => "pty",
-        }
-    }
-}
-
-/// Output of one stream in a row.
-#[derive(Debug, Clone)]
-pub struct Piece {
-    /// Whose.
-    pub stream: Stream,
-    /// Of its first byte, counted from the first byte of the process over both streams.
-    pub offset: u64,
-    /// Bytes between the offset that was asked for and this one, which are not kept any more.
-    pub lost_bytes: u64,
-    /// At least one.
-    pub bytes: Vec<u8>,
-}
-
-/// Output of a process since an offset.
-#[derive(Debug, Clone)]
-pub struct ProcessOutput {
-    /// Of the first byte that is given.
-    pub offset: u64,
-    /// Where to go on.
-    pub next_offset: u64,
-    /// Bytes between the offset that was asked for and the first that is given.
-    pub lost_bytes: u64,
-    /// Written so far: where this is past `next_offset` there is more.
-    pub output_bytes: u64,
-    /// In order. Invalid UTF-8 is replaced; a character that is not complete yet comes later.
-    pub chunks: Vec<(Stream, String)>,
-    /// `None` while it runs; else nothing is written any more.
-    pub end: Option<ProcessEnd>,
-}
-
-/// How a process ended.
-#[derive(Debug, Clone)]
-pub struct ProcessEnd {
-    /// Exit code, where it exited.
-    pub code: Option<i32>,
-    /// Number of the signal, where one ended it.
-    pub signal: Option<i32>,
-    /// Its wall time was over and its tree was killed.
-    pub timed_out: bool,
-    /// The memory limit killed a process of the sandbox meanwhile.
-    pub out_of_memory: bool,
-    /// When.
-    pub ended_at: SystemTime,
-    /// Wall time.
-    pub wall: Duration,
-}
-
-impl ProcessEnd {
-    /// What `timeout(1)` exits with.
-    const TIMED_OUT: i32 = 124;
-    /// What a shell exits with for a child that signal n ended: this plus n.
-    const SIGNALLED: i32 = 128;
-
-    /// As a shell tells it: 0 to 255, 128 + n for signal n, 124 when it timed out.
-    pub fn exit_code(&self) -> i32 {
-        match (self.timed_out, self.code, self.signal) {
-            (true, ..) => Self::TIMED_OUT,
-            (false, Some(code), _) => code,
-            (false, None, signal) => Self::SIGNALLED + signal.unwrap_or(libc::SIGKILL),
-        }
-    }
-
-    /// The name of the signal that ended it, for example `SIGTERM`.
-    pub fn signal_name(&self) -> Option<String> {
-        let number = self.signal?;
-        let named = nix::sys::signal::Signal::try_from(number);
-        Some(named.map_or_else(|_| format!("SIG{number}"), |s| s.as_str().to_owned()))
-    }
-}
-
 /// A file of the working directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
@@ -556,69 +436,4 @@ pub struct Upload {
     pub(super) content: Option<PipeWriter>,
     /// Where it goes, relative to the working directory.
     pub(super) path: String,
-}
-
-/// What is to be installed.
-#[derive(Debug, Clone)]
-pub struct InstallSpec {
-    /// Names with extras, versions and markers, or wheels of the working directory.
-    pub packages: Vec<String>,
-    /// A requirement file of the working directory.
-    pub requirements_file: Option<String>,
-    /// Newer versions also of what is there and would do.
-    pub upgrade: bool,
-    /// How long the answer may wait for the end.
-    pub wait: std::time::Duration,
-}
-
-/// How an install stands.
-#[derive(Debug, Clone)]
-pub struct InstallInfo {
-    /// Of all of it.
-    pub status: PackageStatus,
-    /// Those that were named, in that order.
-    pub packages: Vec<PackageInfo>,
-    /// uv's own words.
-    pub stdout: String,
-    /// uv's own words.
-    pub stderr: String,
-    /// One sentence for people.
-    pub message: String,
-}
-
-/// A package of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PackageInfo {
-    /// Normalized (PEP 503).
-    pub name: String,
-    /// How it stands.
-    pub status: PackageStatus,
-    /// Of an installed one.
-    pub version: Option<String>,
-    /// Why it is not there.
-    pub message: Option<String>,
-}
-
-/// How a package stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PackageStatus {
-    /// Its installation goes on or waits.
-    Installing,
-    /// It can be imported.
-    Installed,
-    /// It could not be installed.
-    Failed,
-    /// The index does not have it.
-    NotFound,
-    /// Nobody asked for it yet, and it is not there.
-    NotInstalled,
-}
-
-/// What a sandbox may reach, and what has passed.
-#[derive(Debug, Clone)]
-pub struct NetworkInfo {
-    /// What it may reach now.
-    pub policy: Policy,
-    /// Since it was created.
-    pub stats: Stats,
 }

@@ -44,12 +44,21 @@ TOOLS = {
     "read_process_output",
     "write_process_stdin",
     "signal_process",
+    "install_packages_in_sandbox",
+    "check_packages_installation_status",
+    "list_ports",
+    "create_mirror",
+    "list_mirrors",
+    "delete_mirror",
 }
 READ_ONLY = {
+    "check_packages_installation_status",
+    "list_ports",
     "list_sandboxes",
     "list_checkpoints",
     "list_contexts",
     "list_files",
+    "list_mirrors",
     "list_processes",
     "read_file",
     "read_process_output",
@@ -309,6 +318,31 @@ async def check_commands(session):
     assert result.is_error and result.structured_content["exit_code"] == 124, text(result)
 
 
+async def check_packages(session):
+    probe = "import socket\ntry: socket.create_connection(('127.0.0.1', 3128), 1)\nexcept OSError as e: print('closed')"
+    assert text(await session.run(probe)).strip() == "closed"
+    # One pure, one with compiled parts; the answer says what became of each.
+    result = await session.call("install_packages_in_sandbox", package_names=["humanize", "ujson"])
+    answer = succeeded(result)
+    assert answer["status"] == "installed" and answer["success"] and answer["complete"], answer
+    assert [p["name"] for p in answer["packages"]] == ["humanize", "ujson"], answer
+    assert "installed: humanize " in text(result), text(result)
+    result = await session.run("import humanize, ujson\nprint(humanize.intcomma(1000), ujson.dumps([1]))")
+    assert text(result).startswith("1,000 [1]"), text(result)
+    assert text(await session.run(probe)).strip() == "closed"
+    result = await session.call("install_packages_in_sandbox", package_names=["no-such-package-of-sandcell"])
+    assert result.is_error and result.structured_content["status"] == "not_found", text(result)
+    result = await session.call("install_packages_in_sandbox", package_names=["requests==2.31", "urllib3==1.20"])
+    assert result.is_error and result.structured_content["status"] == "failed", text(result)
+    assert "urllib3" in text(result), text(result)
+    result = await session.call("install_packages_in_sandbox", package_names=["--index-url=x"])
+    assert result.is_error and "is an option" in text(result), text(result)
+    names = ["humanize", "numpy", "no_such_package_of_sandcell", "never-asked-for"]
+    answer = succeeded(await session.call("check_packages_installation_status", package_names=names))
+    told = [package["status"] for package in answer["packages"]]
+    assert told == ["installed", "installed", "not_found", "not_installed"], answer
+
+
 async def check_long_commands(session):
     result = await session.call("execute_terminal_command", command="seq 500000")
     answer = succeeded(result)
@@ -475,6 +509,7 @@ CHECKS = [
     check_refusals,
     check_files,
     check_commands,
+    check_packages,
     check_long_commands,
     check_progress,
     check_cancellation,

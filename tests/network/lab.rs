@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use sandcell::config::Network;
-use sandcell::network::{Egress, Gateway, Link, Policy, Resolver};
+use sandcell::network::{Egress, Index, Link, Policy, Resolver};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -191,7 +191,7 @@ pub fn egress(network: &Network) -> Egress {
     Egress::new(network, None).unwrap()
 }
 
-pub fn gateway(answer: fn() -> axum::body::Body) -> Gateway {
+pub fn gateway(answer: fn() -> axum::body::Body) -> Index {
     Arc::new(move |_, _| {
         let response = axum::http::Response::new(answer());
         Box::pin(std::future::ready(response))

@@ -79,6 +79,7 @@ pub(crate) fn failure(refusal: &Refusal) -> CallToolResult {
              create_sandbox makes a new one"
         }
         "context_not_found" => ". list_contexts shows which there are",
+        "mirror_not_found" => ". list_mirrors shows which there are",
         "process_not_found" => ". list_processes shows which there are",
         "process_ended" => ". read_process_output shows what it printed and how it ended",
         "file_not_found" => ". list_files shows what there is",

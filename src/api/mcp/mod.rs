@@ -7,6 +7,7 @@
 mod answer;
 mod checkpoints;
 mod contexts;
+mod mirrors;
 mod packages;
 mod ports;
 mod processes;

@@ -4,7 +4,8 @@ use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::wire::{
-    CheckpointAnswer, ContextAnswer, File, PackageAnswer, PortAnswer, ProcessAnswer, rfc3339,
+    CheckpointAnswer, ContextAnswer, File, MirrorAnswer, PackageAnswer, PortAnswer, ProcessAnswer,
+    rfc3339,
 };
 use crate::supervisor::{DEFAULT_CONTEXT, Restore, SandboxInfo};
 
@@ -15,6 +16,25 @@ pub(super) struct CreateArguments {
     /// A name for people, at most 128 characters.
     #[serde(default)]
     pub(super) name: Option<String>,
+    /// Id or name of a mirror of create_mirror, whose packages it has; the standard packages when left
+    /// out.
+    #[serde(default)]
+    pub(super) mirror: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeleteMirrorArguments {
+    /// Its id or name.
+    pub(super) mirror: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(crate = "rmcp::schemars")]
+pub(super) struct Mirrors {
+    /// The base first.
+    pub(super) mirrors: Vec<MirrorAnswer>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

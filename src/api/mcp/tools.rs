@@ -68,6 +68,7 @@ impl Tools {
     ) -> CallToolResult {
         let spec = CreateSpec {
             name: arguments.name,
+            mirror: arguments.mirror,
             ..CreateSpec::default()
         };
         answered(whole::create(&self.app.supervisor, spec).await, |info| {
@@ -251,6 +252,7 @@ impl Tools {
                 Self::tool_router()
                     + Self::context_router()
                     + Self::checkpoint_router()
+                    + Self::mirror_router()
                     + Self::package_router()
                     + Self::port_router()
                     + Self::process_router(),

@@ -52,6 +52,9 @@ pub struct TtiArgs {
     /// Sandboxes that stay alive meanwhile; their memory is reported
     #[arg(long, default_value_t = 0)]
     resident: usize,
+    /// With --url: measure sandboxes of this mirror too, in turn with those of the base
+    #[arg(long, requires = "url", value_name = "NAME")]
+    mirror: Option<String>,
 }
 
 /// Options of `execute`.
@@ -130,7 +133,11 @@ impl Target {
 
 /// Makes a sandbox; gives its id.
 async fn create(client: &mut Client) -> Result<String, String> {
-    let created = client.json("POST", "/sandbox/create", &json!({})).await?;
+    create_with(client, &json!({})).await
+}
+
+async fn create_with(client: &mut Client, wish: &Value) -> Result<String, String> {
+    let created = client.json("POST", "/sandbox/create", wish).await?;
     let id = created["sandbox_id"].as_str().map(str::to_owned);
     id.ok_or_else(|| "the service made no sandbox".to_owned())
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::rows::{Row, floor};
 use super::service::Service;
-use super::{BenchArgs, TtiArgs, close, create};
+use super::{BenchArgs, TtiArgs, close, create, create_with};
 use crate::cli::Common;
 use crate::cli::client::Client;
 
@@ -15,7 +15,10 @@ pub(super) async fn measure(common: &Common, args: &TtiArgs) -> Result<(Vec<Row>
     let mut rows = vec![floor(args.bench.samples)];
     let mut extra = json!({});
     if let Some(url) = &args.bench.url {
-        rows.push(tti_row("tti", url, args, Duration::ZERO).await?);
+        match &args.mirror {
+            None => rows.push(tti_row("tti", url, args, Duration::ZERO).await?),
+            Some(mirror) => rows.extend(in_turn(url, args, mirror).await?),
+        }
         return Ok((rows, extra));
     }
     let service = Service::start(common, 0)?;
@@ -58,6 +61,7 @@ impl TtiArgs {
             },
             gap_ms: self.gap_ms,
             resident: self.resident,
+            mirror: None,
         }
     }
 }
@@ -73,24 +77,44 @@ async fn tti_row(
     let mut client = Client::connect(url).await?;
     let mut row = Row::new(name);
     for n in 0..=args.bench.samples {
-        tokio::time::sleep(gap).await;
-        let started = Instant::now();
-        let id = create(&mut client).await?;
-        let ran = client
-            .bytes(
-                "POST",
-                &format!("/sandbox/{id}/execute"),
-                "text/plain",
-                "print(1+1)",
-            )
-            .await;
-        let took = started.elapsed();
-        let right = ran
-            .is_ok_and(|b| serde_json::from_slice::<Value>(&b).is_ok_and(|v| v["stdout"] == "2\n"));
-        row.add(n, right.then_some(took));
-        close(&mut client, &id).await?;
+        sample(&mut client, &mut row, n, gap, &json!({})).await?;
     }
     Ok(row)
+}
+
+/// The base and a mirror in turn, so that what the host does meanwhile slows both.
+async fn in_turn(url: &str, args: &TtiArgs, mirror: &str) -> Result<[Row; 2], String> {
+    let mut client = Client::connect(url).await?;
+    let mut rows = [Row::new("tti, base"), Row::new("tti, mirror")];
+    let wishes = [json!({}), json!({ "mirror": mirror })];
+    let gap = Duration::from_millis(args.gap_ms);
+    for n in 0..=args.bench.samples {
+        for (row, wish) in rows.iter_mut().zip(&wishes) {
+            sample(&mut client, row, n, gap, wish).await?;
+        }
+    }
+    Ok(rows)
+}
+
+async fn sample(
+    client: &mut Client,
+    row: &mut Row,
+    n: usize,
+    gap: Duration,
+    wish: &Value,
+) -> Result<(), String> {
+    tokio::time::sleep(gap).await;
+    let started = Instant::now();
+    let id = create_with(client, wish).await?;
+    let path = format!("/sandbox/{id}/execute");
+    let ran = client
+        .bytes("POST", &path, "text/plain", "print(1+1)")
+        .await;
+    let took = started.elapsed();
+    let right =
+        ran.is_ok_and(|b| serde_json::from_slice::<Value>(&b).is_ok_and(|v| v["stdout"] == "2\n"));
+    row.add(n, right.then_some(took));
+    close(client, &id).await
 }
 
 /// Creates `n` sandboxes and leaves them; what the host's memory and the cgroups say they cost.

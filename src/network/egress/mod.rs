@@ -58,14 +58,14 @@ const HEAD_TIME: Duration = Duration::from_secs(30);
 const LOOKUPS: usize = 64;
 
 /// What answers requests for a path of the listener itself: the package index, for a sandbox's id.
-pub type Gateway =
+pub type Index =
     Arc<dyn Fn(&str, Request<Incoming>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
 
 /// The proxy of all sandboxes.
 pub struct Egress {
     limits: Limits,
     private: Vec<IpNet>,
-    gateway: Option<Gateway>,
+    gateway: Option<Index>,
     resolver: Resolver,
     lookups: Arc<Semaphore>,
     checks_addresses: bool,
@@ -91,7 +91,7 @@ impl Egress {
     ///
     /// # Errors
     /// Names the key of the configuration that is not right, and what would be.
-    pub fn new(network: &config::Network, gateway: Option<Gateway>) -> Result<Self, String> {
+    pub fn new(network: &config::Network, gateway: Option<Index>) -> Result<Self, String> {
         let at_least_1 = [
             ("connections", network.connections as u64),
             (
