@@ -206,14 +206,18 @@ async fn run(
     if upgrade {
         arguments.push("--upgrade");
     }
-    if !sandbox.network.policy().packages() {
+    // Looked at once: what may be built may also reach the index only while the policy says so.
+    let link = sandbox.network.link();
+    let builds = link.policy().packages();
+    if !builds {
         arguments.push("--no-build");
     }
     arguments.extend(["--requirements", "-"]);
     let lines = requirements.iter().map(|r| r.line.as_str());
     let text = lines.collect::<Vec<_>>().join("\n");
     let longest = Duration::from_secs(sandbox.host.config.limits.install_seconds);
-    let ran = uv(sandbox, &arguments, &text, longest).await?;
+    let link = builds.then_some(link);
+    let ran = uv(sandbox, &arguments, &text, longest, link).await?;
     if sandbox.is_closing() {
         return Err(Error::sandbox_closing());
     }

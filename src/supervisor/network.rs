@@ -38,6 +38,11 @@ impl Network {
         self.link.policy()
     }
 
+    /// For connections that this sandbox's policy rules.
+    pub(super) fn link(&self) -> Arc<Link> {
+        Arc::clone(&self.link)
+    }
+
     /// Cuts every connection.
     pub(super) fn stop(&self) {
         self.link.set_policy(Policy::None);

@@ -112,7 +112,11 @@ fn requirement(text: &str) -> Result<Requirement, String> {
             "{shown:?} is an address; name a package of the index, or upload a wheel and name its file"
         ));
     }
-    let parsed = if text.ends_with(".whl") {
+    // White space of other kinds could be an end of a line to uv.
+    let plain = |c: char| matches!(c, ' ' | '\t') || c.is_ascii_graphic();
+    let parsed = if !text.chars().all(plain) {
+        None
+    } else if text.ends_with(".whl") {
         wheel(text)
     } else {
         named(text)
@@ -230,6 +234,12 @@ mod tests {
             "rich @ https://x.example/r.whl",
             "git+https://x.example/r",
             "rich\n--pre",
+            "rich\n>=1",
+            "rich\u{2028}[x]",
+            "rich[a,\nb]",
+            "rich[a]\u{c}==1",
+            "rich\r\n;python_version>'3'",
+            "rich\0",
             "../x-1.0-py3-none-any.whl",
             "/tmp/x-1.0-py3-none-any.whl",
             "-x-1.0-py3-none-any.whl",

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::error::{Error, ErrorKind};
 use super::program::{self, Input, Program};
@@ -21,6 +22,8 @@ use crate::network::{INDEX_PATH, Link, PROXY_PORT, Policy};
 const UV: &str = "/opt/sandcell/bin/uv";
 /// Debian's own, which user code cannot change, as it can the one of `/opt/venv`.
 const PYTHON: &str = "/usr/bin/python3";
+/// Where no program is: below what is no directory, so that nobody can make it one.
+const NO_PATH: &str = "/dev/null/bin";
 /// Where packages go.
 const PREFIX: &str = "/opt/venv";
 /// Bytes of each of uv's streams that are kept.
@@ -29,6 +32,7 @@ const OUTPUT_BYTES: usize = 256 * 1024;
 const STDIN_TIME: Duration = Duration::from_secs(30);
 /// Longest that uv may take to list what is installed.
 const LIST_TIME: Duration = Duration::from_secs(30);
+
 /// What uv said and how it ended.
 pub(super) struct Ran {
     pub(super) stdout: String,
@@ -42,12 +46,14 @@ impl Ran {
     }
 }
 
-/// Runs `uv pip` apart from user code, serving the package index to it meanwhile.
+/// Runs `uv pip` apart from user code, serving the package index to it meanwhile. Where it may build,
+/// which runs user code, it is bound by the sandbox's own link: a change of the policy cuts it too.
 pub(super) async fn uv(
     sandbox: &Arc<Sandbox>,
     arguments: &[&str],
     stdin: &str,
     longest: Duration,
+    building: Option<Arc<Link>>,
 ) -> Result<Ran, Error> {
     let fixed = ["--python", PYTHON, "--prefix", PREFIX, "--color", "never"];
     let mut argv = vec![UV, "pip", arguments[0]];
@@ -59,7 +65,7 @@ pub(super) async fn uv(
     let program = Program {
         argv: argv.into_iter().map(str::to_owned).collect(),
         cwd: None,
-        env: environment(),
+        env: environment(building.is_some()),
         input: Input::Pipe,
         apart: Some(Apart {
             scratch_bytes: sandbox.memory_bytes() / 2,
@@ -76,8 +82,12 @@ pub(super) async fn uv(
             "the installer could not be started",
         )
     })?;
-    let link = Arc::new(Link::new(sandbox.id(), Policy::Packages));
-    let index = tokio::spawn(Arc::clone(&sandbox.host.egress).serve(listener, link));
+    let link = building.unwrap_or_else(|| Arc::new(Link::new(sandbox.id(), Policy::Packages)));
+    // Nobody may be left to see the end, as when a client that asked for a list has hung up: the
+    // socket, and with it the installer's network namespace, must not outlive this call.
+    let _index = AbortOnDropHandle::new(tokio::spawn(
+        Arc::clone(&sandbox.host.egress).serve(listener, link),
+    ));
     let mut reader = process.log.reader(0);
     let (mut stdout, mut stderr) = (Output::new(OUTPUT_BYTES), Output::new(OUTPUT_BYTES));
     let (mut said, mut complained) = (String::new(), String::new());
@@ -96,7 +106,6 @@ pub(super) async fn uv(
     };
     tokio::join!(feed, read);
     let end = process.log.wait_end().await;
-    index.abort();
     said.push_str(&stdout.finish("stdout"));
     complained.push_str(&stderr.finish("stderr"));
     Ok(Ran {
@@ -107,9 +116,13 @@ pub(super) async fn uv(
 }
 
 /// All of it: neither the sandbox's nor the host's variables reach uv.
-fn environment() -> BTreeMap<String, String> {
+///
+/// Where nothing is built uv finds no other program. A wheel of the user's may want `x @ git+…`, for
+/// which uv would run git, and that ssh, on the user's repository and with settings of the user's.
+fn environment(builds: bool) -> BTreeMap<String, String> {
+    let path = if builds { "/usr/bin:/bin" } else { NO_PATH };
     [
-        ("PATH", "/usr/bin:/bin".to_owned()),
+        ("PATH", path.to_owned()),
         ("HOME", SCRATCH.to_owned()),
         ("TMPDIR", SCRATCH.to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
@@ -153,7 +166,7 @@ pub(super) async fn list(sandbox: &Arc<Sandbox>) -> Result<BTreeMap<String, Stri
         name: String,
         version: String,
     }
-    let ran = uv(sandbox, &["list", "--format", "json"], "", LIST_TIME).await?;
+    let ran = uv(sandbox, &["list", "--format", "json"], "", LIST_TIME, None).await?;
     // From a directory that user code writes to: as little is believed of it as of any output.
     let listed: Vec<Listed> = serde_json::from_str(&ran.stdout).map_err(|_| not_listed(&ran))?;
     Ok(listed
@@ -163,7 +176,15 @@ pub(super) async fn list(sandbox: &Arc<Sandbox>) -> Result<BTreeMap<String, Stri
 }
 
 fn not_listed(ran: &Ran) -> Error {
-    let reason = said(&ran.stderr);
+    let reason = if ran.end.timed_out {
+        format!("that took longer than {} s", LIST_TIME.as_secs())
+    } else if ran.end.out_of_memory {
+        "that needed more memory than the sandbox has (memory_bytes)".to_owned()
+    } else if ran.succeeded() {
+        format!("their list is damaged or longer than {OUTPUT_BYTES} bytes")
+    } else {
+        said(&ran.stderr)
+    };
     Error::new(
         ErrorKind::Conflict,
         "packages_unreadable",

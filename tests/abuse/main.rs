@@ -6,6 +6,7 @@ mod fixture;
 
 mod branches;
 mod forgery;
+mod installer;
 mod memory;
 mod output;
 mod ports;
