@@ -198,14 +198,14 @@ fn what_an_install_builds_loses_the_index_with_the_policy() {
          open('project/pyproject.toml', 'w').write('[build-system]\\nrequires=[]\\nbuild-backend=\"b\"\\nbackend-path=[\".\"]\\n')\n\
          open('project/b.py', 'w').write('''\n\
 import http.client, time\n\
-for _ in range(200):\n    \
+for _ in range(100):\n    \
     c = http.client.HTTPConnection('127.0.0.1', 3128, timeout=5)\n    \
     c.request('GET', '/simple/')\n    \
     open('/tmp/answers', 'a').write(f'{c.getresponse().status}\\\\n')\n    \
     time.sleep(0.1)\n\
 ''')",
     );
-    let last = "print(open('/tmp/answers').read().split()[-1] if os.path.exists('/tmp/answers') else None)";
+    let last = "print((open('/tmp/answers').read().split() or [None])[-1] if os.path.exists('/tmp/answers') else None)";
     thread::scope(|scope| {
         scope.spawn(|| install(&attacker, &bait()));
         host::wait_until("the build asks the index", SOON, || {
@@ -248,5 +248,43 @@ fn an_install_that_cannot_begin_is_told_as_failed() {
     assert_eq!(told[0]["status"], "failed", "{told}");
     let installed = install(&attacker, &request);
     assert_eq!(installed["success"], true, "{installed}");
+    scene.assert_unharmed(&attacker);
+}
+
+#[test]
+fn the_installer_runs_and_reads_nothing_that_user_code_planted() {
+    let scene = Scene::new("");
+    let attacker = scene.attacker(&json!({}));
+    attacker.stdout(
+        r#"
+import os, pathlib
+note = 'import os; open("/tmp/marker", "a").write(os.readlink("/proc/self/ns/net") + "\\n")\n'
+packages = '/opt/venv/lib/python3.13/site-packages/'
+home = '/home/user/'
+index = 'index-url = "http://127.0.0.1:9/"\n'
+planted = {packages + 'planted.pth': note, home + 'pyproject.toml': '[tool.uv]\n' + index, home + 'uv.toml': index,
+           home + '.config/uv/uv.toml': index, home + '.env': 'UV_DEFAULT_INDEX=http://127.0.0.1:9/\n'}
+for module in 'sitecustomize', 'usercustomize', 'json', 'platform', 'sysconfig':
+    planted[home + module + '.py'] = note
+for program in 'uv', 'git', 'ldd':
+    planted['/opt/venv/bin/' + program] = '#!/bin/sh\nreadlink /proc/self/ns/net >> /tmp/marker\n'
+for path, text in planted.items():
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+"#,
+    );
+    let installed = install(&attacker, &json!({"packages": ["humanize"]}));
+    assert_eq!(installed["success"], true, "{installed}");
+    assert_eq!(
+        attacker.stdout("print(os.path.exists('/tmp/marker'))"),
+        "False\n"
+    );
+    // What was planted does its work where user code runs.
+    attacker.command("cd /home/user && /opt/venv/bin/python3 -c ''; /opt/venv/bin/uv");
+    let said = attacker.stdout("print(len(open('/tmp/marker').readlines()))");
+    assert!(said.trim().parse::<u32>().unwrap() >= 2, "{said}");
     scene.assert_unharmed(&attacker);
 }

@@ -8,6 +8,7 @@ mod branches;
 mod forgery;
 mod installer;
 mod memory;
+mod network;
 mod output;
 mod ports;
 mod processes;

@@ -34,8 +34,9 @@ use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use ipnet::IpNet;
 use nix::libc;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use rustix::process::{Resource, getrlimit};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use self::connection::Connection;
@@ -49,6 +50,9 @@ use crate::config;
 const REFUSED_AT_ONCE: usize = 16;
 /// Pause after each connection over a limit: refusing costs the service's time, not the sandbox's.
 const EXCESS_PAUSE: Duration = Duration::from_millis(5);
+/// Of the descriptors that this process may have, one connection of all sandboxes' for so many. Each
+/// takes up to two, so that half are left to sandboxes and to clients.
+const DESCRIPTORS_PER_CONNECTION: u64 = 4;
 /// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// In this time the head of a request must have arrived, or the next on a connection that stays open.
@@ -68,6 +72,8 @@ pub struct Egress {
     gateway: Option<Index>,
     resolver: Resolver,
     lookups: Arc<Semaphore>,
+    /// One for each connection of any sandbox.
+    slots: Arc<Semaphore>,
     checks_addresses: bool,
 }
 
@@ -126,6 +132,7 @@ impl Egress {
             gateway,
             resolver: Resolver::Host,
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
+            slots: Arc::new(Semaphore::new(slots())),
             checks_addresses: true,
         })
     }
@@ -182,13 +189,20 @@ impl Egress {
                 Err(error) => return error,
             };
             while connections.try_join_next().map(report).is_some() {}
+            let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
+                let text = "the service has no connection left for sandboxes: try again later";
+                link.note_refusal("", 0, &Refusal::new(Code::Limit, text));
+                drop(stream);
+                tokio::time::sleep(EXCESS_PAUSE).await;
+                continue;
+            };
             let excess = self.excess(&link, connections.len());
             if excess.is_none() {
-                connections.spawn(self.connection(&link, None).run(stream));
+                connections.spawn(run(self.connection(&link, None), stream, slot));
                 continue;
             }
             if refused.len() < REFUSED_AT_ONCE {
-                refused.spawn(self.connection(&link, excess).run(stream));
+                refused.spawn(run(self.connection(&link, excess), stream, slot));
             }
             tokio::time::sleep(EXCESS_PAUSE).await;
         }
@@ -221,6 +235,17 @@ impl Egress {
     fn connection(self: &Arc<Self>, link: &Arc<Link>, excess: Option<Refusal>) -> Arc<Connection> {
         Connection::new(Arc::clone(self), Arc::clone(link), excess)
     }
+}
+
+async fn run(connection: Arc<Connection>, stream: TcpStream, _slot: OwnedSemaphorePermit) {
+    connection.run(stream).await;
+}
+
+/// Connections of all sandboxes that the limit of descriptors (getrlimit(2)) leaves room for.
+fn slots() -> usize {
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let slots = usize::try_from(most / DESCRIPTORS_PER_CONNECTION).unwrap_or(usize::MAX);
+    slots.clamp(1, Semaphore::MAX_PERMITS)
 }
 
 fn report(ended: Result<(), tokio::task::JoinError>) {
