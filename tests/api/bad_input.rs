@@ -227,7 +227,7 @@ fn json_with_wrong_types_names_the_field() {
         ),
         ("/sandbox/create", json!({ "env": { "A": 1 } }), "env.A"),
         ("/sandbox/create", json!({ "env": { "A=B": "" } }), "env"),
-        ("/sandbox/create", json!({ "mirror": "other" }), "mirror"),
+        ("/sandbox/create", json!({ "mirror": 1 }), "mirror"),
         ("/sandbox/create", json!({ "network": "all" }), "network"),
         (&execute, json!({}), "code"),
         (&execute, json!({ "code": 1 }), "code"),

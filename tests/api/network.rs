@@ -294,7 +294,7 @@ fn clients_find_the_proxy_by_themselves() {
     );
     assert_eq!(canary.visits(), before + 1);
     sandbox.stdout(&format!(
-        "!no_proxy= NO_PROXY= git ls-remote {url} 2>&1 | head -n 1"
+        "!no_proxy= NO_PROXY= timeout 3 git ls-remote {url} 2>&1 | head -n 1"
     ));
     assert_eq!(canary.visits(), before + 2);
     // Variables of the client's own come first, and a sandbox without a network has none.
