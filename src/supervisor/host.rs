@@ -78,7 +78,8 @@ impl Prepared {
         }
     }
 
-    /// The package index to use where neither the configuration nor the host's pip names one.
+    /// The package index to use where neither the configuration nor the host's pip names one. Without
+    /// this sandboxes have no index at all.
     pub fn with_default_index(mut self, url: &str) -> Self {
         url.clone_into(&mut self.default_index);
         self
@@ -146,8 +147,8 @@ impl Host {
         } = prepared;
         // A service's own, in its data directory: what runs one sandbox and goes has no cache.
         let index = match &lock {
-            Some(_) => Some(package_index(&config, &default_index)?),
-            None => None,
+            Some(_) if !default_index.is_empty() => Some(package_index(&config, &default_index)?),
+            _ => None,
         };
         let egress = Arc::new(Egress::new(&config.network, index).map_err(Error::Unsupported)?);
         let host = Arc::new(Self {
