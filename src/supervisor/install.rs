@@ -32,6 +32,9 @@ const MAX_PACKAGES: usize = 1024;
 pub(super) struct Installs {
     turn: tokio::sync::Mutex<()>,
     queue: Semaphore,
+    /// Questions for what is installed, each of which starts a program.
+    questions: Semaphore,
+    asking: tokio::sync::Mutex<()>,
     table: Mutex<BTreeMap<String, PackageInfo>>,
 }
 
@@ -41,6 +44,8 @@ impl Installs {
         Self {
             turn: tokio::sync::Mutex::default(),
             queue: Semaphore::new(queue + 1),
+            questions: Semaphore::new(queue + 1),
+            asking: tokio::sync::Mutex::default(),
             table: Mutex::default(),
         }
     }
@@ -121,7 +126,7 @@ pub(super) async fn install(
 /// What is known of packages by name: from the installs of this sandbox, else from what is there.
 ///
 /// # Errors
-/// `Invalid` for what is no name; `Conflict` when the sandbox is being closed.
+/// `Invalid` for what is no name; `Busy` when too many ask; `Conflict` when the sandbox is being closed.
 pub(super) async fn status(
     sandbox: &Arc<Sandbox>,
     names: &[String],
@@ -135,7 +140,12 @@ pub(super) async fn status(
             format!("{shown:?} is no name of a package"),
         ));
     }
+    let most = sandbox.host.config.limits.queue;
+    let questions = sandbox.installs.questions.try_acquire();
+    let _question = questions.map_err(|_| too_many_questions(most))?;
+    let asking = sandbox.installs.asking.lock().await;
     let listed = list(sandbox).await?;
+    drop(asking);
     let told = names.iter().map(|name| {
         let name = normalized(name);
         let installed = listed.get(&name).cloned();
@@ -337,6 +347,17 @@ fn failed(requirements: &[Requirement], ran: Ran, longest: Duration) -> InstallI
         stdout: ran.stdout,
         stderr: ran.stderr,
         message: format!("nothing was installed: {reason}"),
+    }
+}
+
+fn too_many_questions(most: usize) -> Error {
+    Error {
+        retry_after_seconds: Some(1),
+        ..Error::new(
+            ErrorKind::Busy,
+            "too_many_requests",
+            format!("{most} requests for packages already wait in this sandbox (limits.queue)"),
+        )
     }
 }
 

@@ -288,3 +288,25 @@ for path, text in planted.items():
     assert!(said.trim().parse::<u32>().unwrap() >= 2, "{said}");
     scene.assert_unharmed(&attacker);
 }
+
+#[test]
+fn many_who_ask_for_packages_take_little_of_the_service() {
+    let scene = Scene::new("limits.queue = 4");
+    let attacker = scene.attacker(&json!({}));
+    let path = format!("{}?names=rich", attacker.path("packages"));
+    let before = scene.service.process().descriptors().len();
+    let mut asking: Vec<_> = (0..60).map(|_| scene.service.connect()).collect();
+    for connection in &mut asking {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        connection.write_all(request.as_bytes()).unwrap();
+    }
+    let most = (0..20).map(|_| {
+        thread::sleep(Duration::from_millis(50));
+        scene.service.process().descriptors().len()
+    });
+    let most = most.max().unwrap();
+    // Beside the connections themselves those of one installer; without a limit 8 for each.
+    assert!(most < before + 60 + 40, "{most}, {before} before");
+    drop(asking);
+    scene.assert_unharmed(&attacker);
+}
