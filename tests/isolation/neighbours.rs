@@ -177,7 +177,7 @@ fn the_base_cannot_be_written_by_any_way() {
     let seen = sandbox.printed(
         "import json, mmap, os\n\
          changed = []\n\
-         targets = ['/etc/passwd', '/usr/bin/bash', '/opt/venv/bin/python', '/bin/sh', os.__file__]\n\
+         targets = ['/etc/passwd', '/usr/bin/bash', '/opt/sandcell/bin/uv', '/bin/sh', os.__file__]\n\
          for path in targets:\n    \
              for what, attempt in {\n        \
                  'open': lambda: open(path, 'r+b'), 'truncate': lambda: os.truncate(path, 0), 'unlink': lambda: os.unlink(path),\n        \
@@ -193,8 +193,28 @@ fn the_base_cannot_be_written_by_any_way() {
          print(json.dumps(changed))",
     );
     assert_eq!(seen, json!([]));
+    // Packages it may replace and remove: what it changes is its own.
+    let seen = sandbox.printed(
+        "import json, numpy, os\n\
+         open(numpy.__file__, 'a').write('hacked = 1')\n\
+         os.unlink('/opt/venv/bin/python')\n\
+         os.rename('/opt/venv/bin/pip', '/opt/venv/bin/pop')\n\
+         print(json.dumps(os.path.lexists('/opt/venv/bin/python')))",
+    );
+    assert_eq!(seen, json!(false));
     assert_eq!(fingerprint(), before);
     sandbox.assert_usable();
+    let other = service.create();
+    let command = other.command(
+        "/opt/venv/bin/python -c 'import numpy; print(hasattr(numpy, \"hacked\"))'; pip --version",
+    );
+    assert_eq!(command["exit_code"], 0, "{command}");
+    assert!(
+        command["stdout"]
+            .as_str()
+            .is_some_and(|s| s.starts_with("False")),
+        "{command}"
+    );
 }
 
 #[test]
