@@ -85,7 +85,11 @@ class Zygote:
         failed = warm.up(self.kernel, request["preload"])
         threads = thread_names()
         if len(threads) != 1:
-            raise RuntimeError(f"only one thread may run after the imports, there are {threads}")
+            names = ", ".join(sorted(set(threads) - {threads[0]}) or threads)
+            self.send({"type": "failed", "id": 0, "error": "the imports leave threads running "
+                       f"({names}), and a kernel forked beside them could hang: leave the module "
+                       "that starts them out of preload"})
+            return False
         self.kernel.take_environment(request["env"])
         sharing.freeze()
         version = "%d.%d.%d" % sys.version_info[:3]

@@ -104,9 +104,9 @@ pub enum FromZygote {
         /// As in the request.
         id: u64,
     },
-    /// No child exists for request `id`.
+    /// No child exists for request `id`, or the zygote is of no use.
     Failed {
-        /// As in the request.
+        /// As in the request; 0 for the start.
         id: u64,
         /// What failed, in words.
         error: String,

@@ -256,6 +256,7 @@ async fn import(
             tracing::info!(python, "zygote is ready");
             Ok(failed_preloads)
         }
+        FromZygote::Failed { error, .. } => Err(Error::Refused(error)),
         other => Err(Error::Refused(format!("the zygote said {other:?}"))),
     }
 }

@@ -187,6 +187,10 @@ fn a_hostile_package_harms_nobody_but_its_own_mirror() {
             "import os\ntry:\n    while os.fork() >= 0: pass\nexcept OSError: pass\n",
         ),
         ("eats", "x = bytearray(1 << 40)\n"),
+        (
+            "threads",
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
+        ),
     ]);
     let config = format!(
         "{}mirrors.preload_seconds = 20\nmirrors.memory_bytes = 1073741824\n",
@@ -203,6 +207,11 @@ fn a_hostile_package_harms_nobody_but_its_own_mirror() {
         assert_eq!(made["status"], "failed", "{name}: {made}");
         service.assert_healthy();
     }
+    // A kernel that is forked beside another thread could hang: the answer says so.
+    let made = make(&service, "threads", "threads");
+    assert_eq!(made["status"], "failed", "{made}");
+    let detail = made["detail"].as_str().expect("a reason");
+    assert!(detail.contains("leave threads running"), "{detail}");
     let made = make(&service, "leaves", "leaves");
     assert_eq!(made["status"], "ready", "{made}");
     assert!(zygote.exists(), "the base's zygote is untouched");
