@@ -8,7 +8,7 @@ use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use super::MIRROR_OWNER;
 use super::error::Error;
@@ -17,7 +17,10 @@ use super::manifest::{self, Manifest, Scan};
 use super::program::{Log, SOURCE_DATE, confined, on_path};
 use super::progress::{Event, Step};
 use super::recipe;
-use super::store::{BUILDING, Mirror, Record, Store, open_lock, remove_tree, write_record};
+use super::store::{
+    BUILDING, Mirror, RECORD, Record, Store, now_seconds, open_lock, remove_tree, write_manifest,
+    write_record,
+};
 use super::tree;
 
 const SUITE: &str = "trixie";
@@ -116,8 +119,8 @@ impl Store {
                 .verify_owned_by(owner, &mut |_| ())
                 .is_ok_and(|report| report.is_clean());
             if clean {
-                let record = dir.join("mirror.json");
-                let (from, to) = (&record, target.join("mirror.json"));
+                let record = dir.join(RECORD);
+                let (from, to) = (&record, target.join(RECORD));
                 fs::rename(from, &to).map_err(Error::io("replace", &to))?;
                 remove_tree(dir)?;
                 return self.find(&id);
@@ -178,22 +181,16 @@ impl Build<'_> {
         default_index: String,
         start: Instant,
     ) -> Result<String, Error> {
-        let text = manifest.render();
-        let path = self.dir.join("manifest");
-        fs::write(&path, &text).map_err(Error::io("write", &path))?;
-        open_lock(&self.dir.join("lock"))?;
-        let created_at = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs());
+        let text = write_manifest(&self.dir, manifest)?;
         let record = Record {
             recipe: recipe::key(),
-            created_at,
+            created_at: now_seconds(),
             size_bytes: manifest.size_bytes(),
             entries: manifest.entries.len(),
             build_seconds: start.elapsed().as_secs(),
             default_index,
         };
-        write_record(&self.dir, &record)?;
+        write_record(&self.dir, RECORD, &record)?;
         Ok(manifest::id_of(&text))
     }
 
@@ -426,7 +423,7 @@ mod tests {
             build_seconds: 77,
             ..mirror.record.clone()
         };
-        write_record(&again, &record).unwrap();
+        write_record(&again, RECORD, &record).unwrap();
         let lock = mirror.lock_shared().unwrap();
         let kept = store
             .0

@@ -18,7 +18,6 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -26,7 +25,10 @@ use sha2::{Digest, Sha256};
 use super::MIRROR_OWNER;
 use super::error::Error;
 use super::manifest::{ID_DIGITS, Kind, Manifest, Scan, hex, id_of};
-use super::store::{BUILDING, REMOVED, Store, lock_exclusive, names, open_lock, remove_tree};
+use super::store::{
+    BUILDING, REMOVED, Store, lock_exclusive, names, now_seconds, open_lock, remove_tree,
+    write_manifest, write_record,
+};
 use super::unpack::{Bounds, Unpack, UnpackError};
 use super::verify::{Report, verify_tree};
 
@@ -292,13 +294,7 @@ impl Draft {
     /// [`Error::Io`].
     pub fn publish(self, ingredients: Ingredients, name: String) -> Result<Layer, Error> {
         let Scan { manifest, .. } = Manifest::scan(&self.root(), MIRROR_OWNER, &mut |_| ())?;
-        let text = manifest.render();
-        let path = self.dir.join("manifest");
-        fs::write(&path, &text).map_err(Error::io("write", &path))?;
-        open_lock(&self.dir.join("lock"))?;
-        let created_at = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs());
+        let text = write_manifest(&self.dir, &manifest)?;
         let id = ingredients.id();
         let record = LayerRecord {
             name,
@@ -307,11 +303,9 @@ impl Draft {
             content: id_of(&text),
             size_bytes: manifest.size_bytes(),
             entries: manifest.entries.len(),
-            created_at,
+            created_at: now_seconds(),
         };
-        let path = self.dir.join(RECORD);
-        let text = serde_json::to_string_pretty(&record).expect("a record is plain data");
-        fs::write(&path, text + "\n").map_err(Error::io("write", &path))?;
+        write_record(&self.dir, RECORD, &record)?;
         let layers = &self.layers.dir;
         let dir = File::open(layers).map_err(Error::io("open", layers))?;
         rustix::fs::syncfs(&dir).map_err(Error::errno("write back", layers))?;

@@ -8,10 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use super::manifest::ID_DIGITS;
+use super::manifest::{ID_DIGITS, Manifest};
 use super::recipe;
 
 pub(super) const BUILDING: &str = ".build-";
+/// Record of a base.
+pub(super) const RECORD: &str = "mirror.json";
 pub(super) const REMOVED: &str = ".removed-";
 /// Deleting a tree is tried again this often: programs of a killed build may still be dying.
 const REMOVE_TRIES: usize = 20;
@@ -287,7 +289,7 @@ impl Store {
 
 /// `None` when the mirror went away meanwhile.
 fn read_record(dir: &Path) -> Result<Option<Record>, Error> {
-    let path = dir.join("mirror.json");
+    let path = dir.join(RECORD);
     match fs::read(&path) {
         Ok(text) => serde_json::from_slice(&text)
             .map(Some)
@@ -300,12 +302,28 @@ fn read_record(dir: &Path) -> Result<Option<Record>, Error> {
     }
 }
 
-/// Writes the record so that a reader sees the old one or the new one.
-pub(super) fn write_record(dir: &Path, record: &Record) -> Result<(), Error> {
-    let (path, new) = (dir.join("mirror.json"), dir.join("mirror.json.new"));
+/// Writes a record so that a reader sees the old one or the new one.
+pub(super) fn write_record(dir: &Path, name: &str, record: &impl Serialize) -> Result<(), Error> {
+    let (path, new) = (dir.join(name), dir.join(format!("{name}.new")));
     let text = serde_json::to_string_pretty(record).expect("a record is plain data");
     fs::write(&new, text + "\n").map_err(Error::io("write", &new))?;
     fs::rename(&new, &path).map_err(Error::io("rename", &new))
+}
+
+/// Puts the manifest of a finished tree beside it, with the lock of those who will use it. Gives the
+/// manifest's text.
+pub(super) fn write_manifest(dir: &Path, manifest: &Manifest) -> Result<String, Error> {
+    let text = manifest.render();
+    let path = dir.join("manifest");
+    fs::write(&path, &text).map_err(Error::io("write", &path))?;
+    open_lock(&dir.join("lock"))?;
+    Ok(text)
+}
+
+/// Seconds since 1970.
+pub(super) fn now_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::manifest::{Manifest, id_of};
 use super::recipe;
-use super::store::{BUILDING, Mirror, Record, Store, open_lock, write_record};
+use super::store::{BUILDING, Mirror, RECORD, Record, Store, open_lock, write_record};
 
 /// Whoever runs the tests owns what they make.
 pub(super) static OWNER: LazyLock<u32> = LazyLock::new(|| rustix::process::getuid().as_raw());
@@ -56,7 +56,7 @@ pub(super) fn add_mirror(store: &Store, recipe: &str, hosts: &str) -> Mirror {
         build_seconds: 1,
         default_index: String::new(),
     };
-    write_record(&dir, &record).unwrap();
+    write_record(&dir, RECORD, &record).unwrap();
     let id = id_of(&text);
     fs::rename(&dir, store.dir.join(&id)).unwrap();
     store.find(&id).unwrap()

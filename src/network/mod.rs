@@ -14,7 +14,7 @@ mod rule;
 mod target;
 
 pub use egress::{Egress, Index, Link, Refused, Resolver, Stats};
-pub use gateway::{Gateway, INDEX_PATH};
+pub use gateway::{Gateway, INDEX_PATH, is_project_name, normalize};
 pub use policy::{MAX_RULES, Policy};
 pub use refusal::{Code, Refusal};
 pub use rule::Rule;

@@ -19,10 +19,11 @@ use tokio::time::timeout;
 
 use super::error::{Error, ErrorKind};
 use super::files;
-use super::requirements::{self, Requirement, normalized};
+use super::requirements::{self, Requirement};
 use super::sandbox::{InUse, Sandbox};
 use super::types::{InstallInfo, InstallSpec, PackageInfo, PackageStatus};
 use super::uv::{Ran, list, said, uv};
+use crate::network::{is_project_name, normalize};
 
 /// Packages of a sandbox of which the table tells.
 const MAX_PACKAGES: usize = 1024;
@@ -31,7 +32,7 @@ const MAX_PACKAGES: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Installs {
     turn: tokio::sync::Mutex<()>,
-    queue: Semaphore,
+    queue: Arc<Semaphore>,
     /// Questions for what is installed, each of which starts a program.
     questions: Semaphore,
     asking: tokio::sync::Mutex<()>,
@@ -43,7 +44,7 @@ impl Installs {
     pub(super) fn new(queue: usize) -> Self {
         Self {
             turn: tokio::sync::Mutex::default(),
-            queue: Semaphore::new(queue + 1),
+            queue: Arc::new(Semaphore::new(queue + 1)),
             questions: Semaphore::new(queue + 1),
             asking: tokio::sync::Mutex::default(),
             table: Mutex::default(),
@@ -90,27 +91,22 @@ pub(super) async fn install(
     let most = sandbox.host.config.limits.queue;
     let in_use = InUse::of(Arc::clone(sandbox));
     let waiting = pending(&requirements);
-    let task = {
+    // Taken here, so that whoever is one too many hears of it.
+    let place = Arc::clone(&sandbox.installs.queue).try_acquire_owned();
+    let place = place.map_err(|_| too_many_installs(most))?;
+    sandbox.installs.set(&waiting);
+    let task = tokio::spawn({
         let sandbox = Arc::clone(sandbox);
-        // Taken here, so that whoever is one too many hears of it.
-        sandbox
-            .installs
-            .queue
-            .try_acquire()
-            .map_err(|_| too_many_installs(most))?
-            .forget();
-        sandbox.installs.set(&waiting);
-        tokio::spawn(async move {
+        async move {
             let ended = run(&sandbox, &requirements, spec.upgrade).await;
-            sandbox.installs.queue.add_permits(1);
             match &ended {
                 Ok(info) => sandbox.installs.set(&info.packages),
                 Err(e) => sandbox.installs.set(&given_up(&requirements, e)),
             }
-            drop(in_use);
+            drop((place, in_use));
             ended
-        })
-    };
+        }
+    });
     match timeout(spec.wait, task).await {
         Ok(ended) => ended.unwrap_or_else(|_| Err(Error::sandbox_closing())),
         Err(_) => Ok(InstallInfo {
@@ -133,7 +129,7 @@ pub(super) async fn status(
 ) -> Result<Vec<PackageInfo>, Error> {
     sandbox.refuse_closing()?;
     sandbox.touch();
-    if let Some(wrong) = names.iter().find(|name| !requirements::is_name(name)) {
+    if let Some(wrong) = names.iter().find(|name| !is_project_name(name)) {
         let shown: String = wrong.chars().filter(|c| !c.is_control()).take(80).collect();
         return Err(Error::invalid(
             "package_names",
@@ -147,36 +143,25 @@ pub(super) async fn status(
     let listed = list(sandbox).await?;
     drop(asking);
     let told = names.iter().map(|name| {
-        let name = normalized(name);
+        let name = normalize(name);
         let installed = listed.get(&name).cloned();
         match (sandbox.installs.get(&name), installed) {
             (Some(known), _) if known.status == PackageStatus::Installing => known,
             (_, Some(version)) => PackageInfo {
-                name,
-                status: PackageStatus::Installed,
                 version: Some(version),
-                message: None,
+                ..PackageInfo::new(name, PackageStatus::Installed)
             },
             (Some(known), None) if known.status != PackageStatus::Installed => known,
-            _ => PackageInfo {
-                name,
-                status: PackageStatus::NotInstalled,
-                version: None,
-                message: None,
-            },
+            _ => PackageInfo::new(name, PackageStatus::NotInstalled),
         }
     });
     Ok(told.collect())
 }
 
 fn pending(requirements: &[Requirement]) -> Vec<PackageInfo> {
-    let installing = |requirement: &Requirement| PackageInfo {
-        name: requirement.name.clone(),
-        status: PackageStatus::Installing,
-        version: None,
-        message: None,
-    };
-    requirements.iter().map(installing).collect()
+    let names = requirements.iter().map(|r| r.name.clone());
+    let installing = names.map(|name| PackageInfo::new(name, PackageStatus::Installing));
+    installing.collect()
 }
 
 /// Packages of an installation that did not even begin.
@@ -253,10 +238,8 @@ fn installed(
                 None => PackageStatus::NotInstalled,
             };
             PackageInfo {
-                name: requirement.name.clone(),
-                status,
                 version,
-                message: None,
+                ..PackageInfo::new(requirement.name.clone(), status)
             }
         })
         .collect();
@@ -329,10 +312,8 @@ fn failed(requirements: &[Requirement], ran: Ran, longest: Duration) -> InstallI
                 (PackageStatus::Failed, reason.clone())
             };
             PackageInfo {
-                name: requirement.name.clone(),
-                status,
-                version: None,
                 message: Some(message),
+                ..PackageInfo::new(requirement.name.clone(), status)
             }
         })
         .collect();

@@ -3,6 +3,7 @@
 //! lines are checked here, and given to uv as the content of a requirement file, not as arguments.
 
 use super::error::{Error, ErrorKind};
+use crate::network::{is_project_name, normalize};
 
 /// Characters of one requirement.
 const MAX_CHARS: usize = 512;
@@ -143,9 +144,9 @@ fn wheel(path: &str) -> Option<Requirement> {
         return None;
     }
     let (name, _) = path.rsplit('/').next()?.split_once('-')?;
-    is_name(name).then(|| Requirement {
+    is_project_name(name).then(|| Requirement {
         line: format!("./{path}"),
-        name: normalized(name),
+        name: normalize(name),
     })
 }
 
@@ -159,7 +160,7 @@ fn named(text: &str) -> Option<Requirement> {
     let mut rest = rest.trim_start();
     if let Some(inside) = rest.strip_prefix('[') {
         let (extras, after) = inside.split_once(']')?;
-        let all_names = extras.split(',').all(|extra| is_name(extra.trim()));
+        let all_names = extras.split(',').all(|extra| is_project_name(extra.trim()));
         if !all_names && !extras.trim().is_empty() {
             return None;
         }
@@ -172,28 +173,15 @@ fn named(text: &str) -> Option<Requirement> {
     };
     let starts_right = versions.is_empty() || versions.starts_with(['<', '>', '=', '!', '~', '(']);
     let option = rest.split_whitespace().any(|word| word.starts_with('-'));
-    (is_name(name)
+    (is_project_name(name)
         && starts_right
         && !option
         && made_of(versions, "<>=!~,.*+_-() ")
         && made_of(marker, "<>=!~,.*+_-() '\""))
     .then(|| Requirement {
         line: text.to_owned(),
-        name: normalized(name),
+        name: normalize(name),
     })
-}
-
-/// Whether something is the name of a package (PEP 508).
-pub(super) fn is_name(name: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-    let ends = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
-    name.bytes().all(inner) && ends(name.bytes().next()) && ends(name.bytes().last())
-}
-
-/// As PEP 503 compares names: runs of `-`, `_` and `.` are one `-`, in lower case.
-pub(super) fn normalized(name: &str) -> String {
-    let words = name.split(['-', '_', '.']).filter(|word| !word.is_empty());
-    words.collect::<Vec<_>>().join("-").to_ascii_lowercase()
 }
 
 #[cfg(test)]

@@ -11,13 +11,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::error::{Error, ErrorKind};
 use super::program::{self, Input, Program};
-use super::requirements::normalized;
 use super::sandbox::Sandbox;
 use super::types::{ProcessEnd, Stream};
 use crate::isolation::apart::SCRATCH;
 use crate::isolation::spec::Apart;
 use crate::kernel::output::{Output, PIPE_BYTES};
-use crate::network::{INDEX_PATH, Link, PROXY_PORT, Policy};
+use crate::network::{INDEX_PATH, Link, PROXY_PORT, Policy, normalize};
 
 const UV: &str = "/opt/sandcell/bin/uv";
 /// Debian's own, which user code cannot change, as it can the one of `/opt/venv`.
@@ -171,7 +170,7 @@ pub(super) async fn list(sandbox: &Arc<Sandbox>) -> Result<BTreeMap<String, Stri
     let listed: Vec<Listed> = serde_json::from_str(&ran.stdout).map_err(|_| not_listed(&ran))?;
     Ok(listed
         .into_iter()
-        .map(|package| (normalized(&package.name), package.version))
+        .map(|package| (normalize(&package.name), package.version))
         .collect())
 }
 

@@ -50,6 +50,7 @@ use cache::Cache;
 use download::{Downloads, Source, Wanted};
 use index::Pages;
 use name::{Digest, METADATA, Route};
+pub use name::{is_project_name, normalize};
 use page::{HTML, JSON, OLD_HTML, Page};
 use upstream::Upstream;
 

@@ -127,7 +127,7 @@ fn decode_file_name(name: &str) -> String {
 }
 
 /// The grammar of PEP 508: letters, digits and `.`, `_`, `-` between them.
-pub(super) fn is_project_name(name: &str) -> bool {
+pub fn is_project_name(name: &str) -> bool {
     let bytes = name.as_bytes();
     let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else {
         return false;
@@ -141,7 +141,7 @@ pub(super) fn is_project_name(name: &str) -> bool {
 }
 
 /// PEP 503: lower case, and one `-` for every run of `.`, `_`, `-`.
-pub(super) fn normalize(name: &str) -> String {
+pub fn normalize(name: &str) -> String {
     let mut normalized = String::with_capacity(name.len());
     for c in name.chars() {
         if !matches!(c, '.' | '_' | '-') {

@@ -46,6 +46,18 @@ pub struct PackageInfo {
     pub message: Option<String>,
 }
 
+impl PackageInfo {
+    /// Of which no more is known.
+    pub(in crate::supervisor) fn new(name: String, status: PackageStatus) -> Self {
+        Self {
+            name,
+            status,
+            version: None,
+            message: None,
+        }
+    }
+}
+
 /// How a package stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackageStatus {
