@@ -26,7 +26,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::error::{Error, Refusal};
 use super::guard::Guard;
 use super::socket::Socket;
-use super::{App, mcp, ports, rest};
+use super::{App, mcp, openapi, ports, rest};
 use crate::config::{self, Config};
 use crate::supervisor::Supervisor;
 
@@ -82,7 +82,7 @@ pub async fn serve(
 
 fn router(app: Arc<App>, mcp: mcp::Endpoint, guard: Arc<Guard>) -> Router {
     let inside = ports::Inside::new(Arc::clone(&app), Arc::clone(&guard));
-    rest::routes()
+    let router = rest::routes()
         .with_state(app)
         .route("/mcp", any(mcp::endpoint).with_state(mcp))
         .layer(DefaultBodyLimit::disable())
@@ -92,7 +92,9 @@ fn router(app: Arc<App>, mcp: mcp::Endpoint, guard: Arc<Guard>) -> Router {
         // Pages from inside have rules of their own for all of these.
         .merge(ports::proxied().with_state(inside.clone()))
         .layer(from_fn_with_state(inside, ports::by_name))
-        .layer(from_fn(observe))
+        .layer(from_fn(observe));
+    debug_assert_eq!(openapi::differences(&router), [""; 0]);
+    router
 }
 
 /// Outermost: a panic becomes an answer, every answer its common headers, every request a line.
@@ -131,13 +133,14 @@ async fn check_sender(
     Ok(next.run(request).await)
 }
 
-/// `/health` says nothing that a connection does not, and what watches a service has no key.
+/// What watches a service has no key: `/health` says nothing that a connection does not. Nor does the
+/// description of the interface, which is the same everywhere.
 async fn check_key(
     State(guard): State<Arc<Guard>>,
     request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
-    if request.uri().path() != "/health" {
+    if !openapi::is_public(request.uri().path()) {
         guard.check_key(request.headers())?;
     }
     Ok(next.run(request).await)
