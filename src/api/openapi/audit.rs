@@ -23,7 +23,7 @@ fn compare(served: &Methods, document: &Value) -> Vec<String> {
         described.insert(path.clone(), methods.collect());
     }
     for (path, _) in NOT_DESCRIBED {
-        described.insert(path.into(), BTreeSet::new());
+        described.insert((*path).into(), BTreeSet::new());
     }
     let mut faults = Vec::new();
     for path in served

@@ -71,7 +71,7 @@ pub(super) enum ExecutionEvent {
     /// Nothing happened for a while.
     Keepalive {},
     /// The end.
-    Ended(ExecutionEnded),
+    Ended(Box<ExecutionEnded>),
     /// The service gave the execution up.
     Failed {
         /// As in an error.

@@ -201,9 +201,9 @@ fn finished(path: &str, mut item: Value) -> Value {
             parameters.extend(own.iter().cloned());
         }
         operation["parameters"] = parameters.into();
-        let body = operation.get_mut("requestBody").unwrap_or(&mut Value::Null);
-        if body["description"].as_str().is_some_and(|text| text.starts_with(MAY_BE_LEFT_OUT)) {
-            body["required"] = false.into();
+        if let Some(body) = operation.get_mut("requestBody") {
+            let text = body["description"].as_str().unwrap_or_default();
+            body["required"] = (!text.starts_with(MAY_BE_LEFT_OUT)).into();
         }
         let own = operation
             .as_object_mut()

@@ -35,10 +35,18 @@ static DOCUMENT: LazyLock<Value> =
     LazyLock::new(|| finish::document(rest::described().into_openapi()));
 
 /// Routes that OpenAPI has no words for, and why. They are listed in the description.
-const NOT_DESCRIBED: [(&str, &str); 4] = [
+const NOT_DESCRIBED: &[(&str, &str)] = &[
     (
         "/mcp",
         "the Model Context Protocol describes itself: ask it for its tools",
+    ),
+    (
+        "/mcp/env",
+        "likewise, a set of tools of its own: environments and their packages",
+    ),
+    (
+        "/mcp/workspace",
+        "likewise, a set of tools of its own: workspaces and projects",
     ),
     (
         "/sandbox/{id}/port/{port}",
