@@ -187,7 +187,7 @@ def write(at: str, data: str | bytes = b"", *, close: bool = False) -> Steps[Non
 
 
 def send_signal(at: str, signal: str) -> Call[None]:
-    """Sends a signal, such as ``SIGINT`` or ``TERM``."""
+    """Sends a signal, by its name, such as ``SIGINT`` or ``SIGTERM``."""
     return call("POST", f"{at}/signal", nothing, json={"signal": signal})
 
 

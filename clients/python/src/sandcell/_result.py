@@ -83,6 +83,11 @@ class Result:
         return self.data.get("application/json")
 
     @property
+    def chart(self) -> Any:
+        """What a matplotlib figure shows, as data: its type, axes and elements."""
+        return self.data.get("application/vnd.e2b.chart.v1+json")
+
+    @property
     def png(self) -> bytes | None:
         """``image/png``."""
         return self._bytes("image/png")

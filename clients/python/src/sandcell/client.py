@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import _ops, _ops_files
 from ._call import call
 from ._errors import SandcellError
-from ._transport import DEFAULT_TIMEOUT, DEFAULT_URL, Settings, SyncTransport
+from ._transport import DEFAULT_TIMEOUT, Settings, SyncTransport
 
 if TYPE_CHECKING:
     import os
@@ -26,7 +26,7 @@ class SandboxClient:
     :meth:`create_sandbox` made last. Answers are the service's JSON as it came.
 
     Args:
-        base_url: Where the service is.
+        base_url: Where the service is; ``SANDCELL_URL`` or http://127.0.0.1:8000 by default.
         api_key: A key for it; ``SANDCELL_API_KEY`` by default.
         timeout: Seconds to connect, to send, and without a byte of an answer. Executions are waited for
             as long as they take.
@@ -37,7 +37,7 @@ class SandboxClient:
     """
 
     def __init__(
-        self, base_url: str = DEFAULT_URL, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT
+        self, base_url: str | None = None, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT
     ) -> None:
         self._transport = SyncTransport(
             Settings.of(base_url, api_key, timeout, retries=2, wait_when_busy=0.0)
