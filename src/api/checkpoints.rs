@@ -1,19 +1,17 @@
 //! Checkpoints over REST: variables of a context that are kept, and contexts that go on from them.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 use utoipa_axum::routes;
 
+use super::caller::Caller;
 use super::error::Refusal;
 use super::openapi::{self, Routes};
 use super::rest::{PartId, SandboxId, optional, required};
+use super::whole;
 use super::wire::{BranchAnswer, CheckpointAnswer, CheckpointRequest, ForkRequest, RestoreRequest};
-use super::{App, whole};
 
 /// Routes below `/sandbox/{id}`.
 pub(super) fn routes() -> Routes {
@@ -34,7 +32,7 @@ pub(super) fn routes() -> Routes {
     responses((status = 200, description = "All of them, the oldest first.", body = Vec<CheckpointAnswer>)),
 )]
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Vec<CheckpointAnswer>>, Refusal> {
     let checkpoints = app.supervisor.checkpoints(&id)?.into_iter();
@@ -54,7 +52,7 @@ async fn list(
     extensions(("x-errors" = json!(["too_many_checkpoints", "not_forked", "out_of_memory", "queue_full", "too_many_processes"]))),
 )]
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
     headers: HeaderMap,
@@ -75,7 +73,7 @@ async fn create(
     responses((status = 200, description = "It is gone.", body = openapi::Done)),
 )]
 async fn remove(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(checkpoint_id): PartId,
 ) -> Result<Json<Value>, Refusal> {
@@ -98,7 +96,7 @@ async fn remove(
     extensions(("x-errors" = json!(["checkpoint_not_found", "checkpoint_lost", "not_forked", "out_of_memory", "queue_full", "too_many_processes"]))),
 )]
 async fn restore(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
     headers: HeaderMap,
@@ -124,7 +122,7 @@ async fn restore(
     extensions(("x-errors" = json!(["checkpoint_not_found", "checkpoint_lost", "too_many_contexts", "not_forked", "out_of_memory", "queue_full", "too_many_processes"]))),
 )]
 async fn fork(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
     headers: HeaderMap,

@@ -1,19 +1,17 @@
 //! Contexts of a sandbox over REST: several kernels over the same files, and the interrupt.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 use utoipa_axum::routes;
 
+use super::caller::Caller;
 use super::error::Refusal;
 use super::openapi::{self, Routes};
 use super::rest::{PartId, SandboxId, optional};
+use super::whole;
 use super::wire::{ContextAnswer, ContextRequest, InterruptRequest};
-use super::{App, whole};
 
 /// Routes below `/sandbox/{id}`.
 pub(super) fn routes() -> Routes {
@@ -33,7 +31,7 @@ pub(super) fn routes() -> Routes {
     responses((status = 200, description = "All of them, `default` too.", body = Vec<ContextAnswer>)),
 )]
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Vec<ContextAnswer>>, Refusal> {
     let contexts = app.supervisor.contexts(&id)?.into_iter();
@@ -53,7 +51,7 @@ async fn list(
     extensions(("x-errors" = json!(["bad_cwd", "out_of_memory", "too_many_contexts", "too_many_processes"]))),
 )]
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -74,7 +72,7 @@ async fn create(
     extensions(("x-errors" = json!(["default_context"]))),
 )]
 async fn remove(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
 ) -> Result<Json<Value>, Refusal> {
@@ -96,7 +94,7 @@ async fn remove(
     extensions(("x-errors" = json!(["bad_cwd", "out_of_memory", "too_many_processes"]))),
 )]
 async fn restart(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
 ) -> Result<Json<ContextAnswer>, Refusal> {
@@ -117,7 +115,7 @@ async fn restart(
     extensions(("x-errors" = json!(["context_not_found"]))),
 )]
 async fn interrupt(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,

@@ -1,19 +1,17 @@
 //! Mirrors over REST: the base, and layers of packages over it.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 use utoipa_axum::routes;
 
+use super::caller::Caller;
 use super::error::Refusal;
 use super::openapi::{self, Routes};
 use super::rest::{SandboxId as MirrorId, required};
+use super::whole;
 use super::wire::{MirrorAnswer, MirrorRequest};
-use super::{App, whole};
 use crate::supervisor::MirrorSpec;
 
 /// Routes.
@@ -31,7 +29,7 @@ pub(super) fn routes() -> Routes {
     tag = "mirrors",
     responses((status = 200, description = "All of them, the base too.", body = Vec<MirrorAnswer>)),
 )]
-async fn list(State(app): State<Arc<App>>) -> Json<Vec<MirrorAnswer>> {
+async fn list(Caller(app): Caller) -> Json<Vec<MirrorAnswer>> {
     let mirrors = app.supervisor.mirrors().into_iter();
     Json(mirrors.map(MirrorAnswer::from).collect())
 }
@@ -50,7 +48,7 @@ async fn list(State(app): State<Arc<App>>) -> Json<Vec<MirrorAnswer>> {
     extensions(("x-errors" = json!(["mirror_not_found", "mirror_exists", "mirror_name_taken", "too_many_mirrors", "stopping"]))),
 )]
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<MirrorAnswer>, Refusal> {
@@ -68,10 +66,7 @@ async fn create(
     tag = "mirrors",
     responses((status = 200, description = "The mirror.", body = MirrorAnswer)),
 )]
-async fn one(
-    State(app): State<Arc<App>>,
-    MirrorId(id): MirrorId,
-) -> Result<Json<MirrorAnswer>, Refusal> {
+async fn one(Caller(app): Caller, MirrorId(id): MirrorId) -> Result<Json<MirrorAnswer>, Refusal> {
     Ok(Json(app.supervisor.mirror(&id)?.into()))
 }
 
@@ -86,10 +81,7 @@ async fn one(
     responses((status = 200, description = "It is gone.", body = openapi::Done)),
     extensions(("x-errors" = json!(["mirror_building", "mirror_in_use", "mirror_is_base"]))),
 )]
-async fn remove(
-    State(app): State<Arc<App>>,
-    MirrorId(id): MirrorId,
-) -> Result<Json<Value>, Refusal> {
+async fn remove(Caller(app): Caller, MirrorId(id): MirrorId) -> Result<Json<Value>, Refusal> {
     whole::delete_mirror(&app.supervisor, &id).await?;
     Ok(Json(
         json!({ "status": "success", "message": "Mirror deleted" }),

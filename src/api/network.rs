@@ -1,16 +1,14 @@
 //! What a sandbox may reach, and its packages, over REST.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::Query;
 use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa_axum::routes;
 
-use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::openapi::{self, Routes};
 use super::rest::{SandboxId, required};
@@ -34,7 +32,7 @@ pub(super) fn routes() -> Routes {
     responses((status = 200, description = "The policy, and what was reached and refused.", body = NetworkAnswer)),
 )]
 async fn show(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<NetworkAnswer>, Refusal> {
     Ok(Json(app.supervisor.network(&id)?.into()))
@@ -54,7 +52,7 @@ async fn show(
     extensions(("x-errors" = json!(["proxy_port_in_use"]))),
 )]
 async fn set(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -78,7 +76,7 @@ async fn set(
     extensions(("x-errors" = json!(["bad_requirements_file", "packages_unreadable", "too_many_installs", "too_many_requests", "files"]))),
 )]
 async fn install(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -107,7 +105,7 @@ struct Names {
     extensions(("x-errors" = json!(["invalid_field", "packages_unreadable", "too_many_requests", "too_many_processes"]))),
 )]
 async fn packages(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     names: Result<Query<Names>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<Vec<PackageAnswer>>, Refusal> {

@@ -1,16 +1,15 @@
 //! Background processes of a sandbox over REST.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::Query;
 use axum::http::{HeaderMap, Uri};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use utoipa_axum::routes;
 
 use super::body::{self, Media};
+use super::caller::Caller;
 use super::error::Refusal;
 use super::openapi::{self, Routes};
 use super::rest::{PartId, SandboxId, optional, required};
@@ -18,7 +17,7 @@ use super::wire::{
     OutputAnswer, OutputQuery, ProcessAnswer, ProcessRequest, SignalRequest, StdinRequest,
     WaitRequest, Window,
 };
-use super::{App, attach, whole};
+use super::{attach, whole};
 use crate::supervisor::ProcessSpec;
 
 /// Routes below `/sandbox/{id}`.
@@ -51,7 +50,7 @@ pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refusal> {
     responses((status = 200, description = "Those that run, and the last that ended.", body = Vec<ProcessAnswer>)),
 )]
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Vec<ProcessAnswer>>, Refusal> {
     let processes = app.supervisor.processes(&id)?.into_iter();
@@ -68,10 +67,10 @@ async fn list(
     tag = "processes",
     request_body = ProcessRequest,
     responses((status = 200, description = "The process, running.", body = ProcessAnswer)),
-    extensions(("x-errors" = json!(["command_too_large", "too_many_background_processes", "too_many_processes", "too_many_terminals"]))),
+    extensions(("x-errors" = json!(["command_too_large", "too_many_executions", "too_many_background_processes", "too_many_processes", "too_many_terminals"]))),
 )]
 async fn start(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -92,7 +91,7 @@ async fn start(
     responses((status = 200, description = "The process.", body = ProcessAnswer)),
 )]
 async fn show(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
 ) -> Result<Json<ProcessAnswer>, Refusal> {
@@ -111,7 +110,7 @@ async fn show(
     extensions(("x-errors" = json!(["bad_query", "invalid_field"]))),
 )]
 async fn output(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     uri: Uri,
@@ -137,7 +136,7 @@ async fn output(
     extensions(("x-errors" = json!(["process_ended", "stdin_closed", "stdin_full"]))),
 )]
 async fn stdin(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -171,7 +170,7 @@ async fn stdin(
     extensions(("x-errors" = json!(["process_ended"]))),
 )]
 async fn signal(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -195,7 +194,7 @@ async fn signal(
     responses((status = 200, description = "The process; `state` says whether it has ended.", body = ProcessAnswer)),
 )]
 async fn wait(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -218,7 +217,7 @@ async fn wait(
     extensions(("x-errors" = json!(["no_terminal", "process_ended"]))),
 )]
 async fn resize(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -238,7 +237,7 @@ async fn resize(
     responses((status = 200, description = "It is gone, killed where it ran, and its output.", body = openapi::Done)),
 )]
 async fn remove(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
 ) -> Result<Json<Value>, Refusal> {

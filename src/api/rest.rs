@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use utoipa_axum::routes;
 
 use super::body::{self, Media};
+use super::caller::Caller;
 use super::error::Refusal;
 use super::openapi::{self, Routes};
 use super::outcome::{Outcome, gather};
@@ -117,7 +118,7 @@ async fn health() -> Json<Value> {
     tag = "sandboxes",
     responses((status = 200, description = "The sandboxes, by id.", body = BTreeMap<String, Listed>)),
 )]
-async fn list(State(app): State<Arc<App>>) -> Json<BTreeMap<String, Listed>> {
+async fn list(Caller(app): Caller) -> Json<BTreeMap<String, Listed>> {
     let sandboxes = app.supervisor.list().into_iter();
     Json(
         sandboxes
@@ -137,10 +138,10 @@ async fn list(State(app): State<Arc<App>>) -> Json<BTreeMap<String, Listed>> {
     tag = "sandboxes",
     request_body(content = CreateRequest, description = "May be left out."),
     responses((status = 200, description = "The sandbox, ready.", body = Created)),
-    extensions(("x-errors" = json!(["mirror_not_found", "mirror_building", "mirror_failed", "too_many_sandboxes", "stopping"]))),
+    extensions(("x-errors" = json!(["mirror_not_found", "mirror_building", "mirror_failed", "too_many_sandboxes", "too_many_sandboxes_of_key", "stopping"]))),
 )]
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Created>, Refusal> {
@@ -157,10 +158,7 @@ async fn create(
     tag = "sandboxes",
     responses((status = 200, description = "It is gone, and everything in it.", body = openapi::Done)),
 )]
-async fn close(
-    State(app): State<Arc<App>>,
-    SandboxId(id): SandboxId,
-) -> Result<Json<Value>, Refusal> {
+async fn close(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Value>, Refusal> {
     whole::close(&app.supervisor, &id).await?;
     Ok(Json(
         json!({ "status": "success", "message": "Sandbox closed" }),
@@ -179,10 +177,10 @@ async fn close(
     tag = "code",
     request_body(content((ExecuteRequest = "application/json"), (String = "text/plain"))),
     responses((status = 200, description = "How it ended, whatever the code did; or its events ([ExecutionEvent](#/components/schemas/ExecutionEvent)) while it runs.", content((Outcome = "application/json"), (String = "application/x-ndjson"), (String = "text/event-stream")))),
-    extensions(("x-errors" = json!(["code_too_large", "invalid_utf8", "context_not_found", "queue_full", "execution_lost"]))),
+    extensions(("x-errors" = json!(["code_too_large", "invalid_utf8", "context_not_found", "queue_full", "too_many_executions", "execution_lost"]))),
 )]
 async fn execute(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -249,10 +247,7 @@ async fn execute_request(
     responses((status = 200, description = "Regular files, by path.", body = Vec<File>)),
     extensions(("x-errors" = json!(["files"]))),
 )]
-async fn files(
-    State(app): State<Arc<App>>,
-    SandboxId(id): SandboxId,
-) -> Result<Json<Vec<File>>, Refusal> {
+async fn files(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Vec<File>>, Refusal> {
     let entries = app.supervisor.list_files(&id).await?.into_iter();
     Ok(Json(entries.map(|entry| File::new(&id, entry)).collect()))
 }

@@ -8,13 +8,14 @@ use std::task::{Context, Poll, ready};
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::multipart::{Field, MultipartError};
-use axum::extract::{FromRequest, Multipart, Query, Request, State};
+use axum::extract::{FromRequest, Multipart, Query, Request};
 use futures_util::{Stream, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::App;
 use super::body::{self, Chunks, Failure};
+use super::caller::Caller;
 use super::error::{Limit, Refusal};
 use super::openapi;
 use super::rest::SandboxId;
@@ -50,7 +51,7 @@ struct UploadQuery {
     extensions(("x-errors" = json!(["bad_query", "unsupported_content_type", "bad_multipart", "broken_body", "body_timeout", "invalid_utf8", "invalid_field", "upload_too_large", "upload_failed", "files"]))),
 )]
 pub(crate) async fn upload(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     request: Request,
 ) -> Result<Json<Value>, Refusal> {

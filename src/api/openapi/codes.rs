@@ -81,12 +81,14 @@ codes! {
     too_many_background_processes 429 "the sandbox runs as many as it may";
     too_many_checkpoints 429 "the sandbox has as many as it may";
     too_many_contexts 429 "the sandbox has as many as it may";
+    too_many_executions 429 "the key has started as much within a minute as it may";
     too_many_installs 429 "too many installations wait in the sandbox";
     too_many_mirrors 429 "there are as many as may be";
     too_many_port_connections 429 "too many connections to servers inside";
     too_many_processes 429 "the sandbox has as many processes as it may";
     too_many_requests 429 "too many requests for packages wait in the sandbox";
     too_many_sandboxes 429 "there are as many as may be";
+    too_many_sandboxes_of_key 429 "the key has as many live sandboxes as it may";
     too_many_terminals 429 "the sandbox has as many terminals as it may";
     internal 500 "the service failed; its log says why";
     bad_answer 502 "the server inside gave no proper answer";
