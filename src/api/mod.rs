@@ -43,6 +43,7 @@ mod wire;
 use std::time::Duration;
 
 pub use error::Error;
+pub use mcp::{SetName, serve_messages};
 pub use server::serve;
 pub(crate) use wire::rfc3339;
 

@@ -3,7 +3,10 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 
+mod call;
 mod clients;
+mod events;
 mod official;
 mod rpc;
 mod sets;
+mod stdio;

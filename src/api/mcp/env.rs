@@ -2,13 +2,13 @@
 //! a sandbox's id.
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::schemars::JsonSchema;
 use rmcp::{tool, tool_router};
 use serde::Serialize;
 
 use super::answer::success;
+use super::arguments::Parameters;
 use super::schema::NoArguments;
 use super::tools::{Tools, answered};
 use crate::api::whole;

@@ -10,7 +10,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::FutureExt;
 use rmcp::handler::server::tool::{ToolCallContext, schema_for_output};
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
     ProgressNotificationParam, ProgressToken, ServerCapabilities, ServerConfig,
@@ -19,6 +18,7 @@ use rmcp::service::{Peer, RequestContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
 
 use super::answer::{self, PythonAnswer, failure, success};
+use super::arguments::{self, Parameters};
 use super::schema::{
     Closed, CommandArguments, CreateArguments, ExecuteArguments, Files, NoArguments, ReadAnswer,
     ReadArguments, Sandbox, SandboxArguments, Sandboxes, WriteArguments, WriteEncoding, Written,
@@ -416,6 +416,11 @@ impl ServerHandler for Tools {
         let call = ToolCallContext::new(self, request, context);
         let call = self.set.router.call(call);
         let answered = AssertUnwindSafe(call).catch_unwind().await;
+        if let Ok(Err(error)) = &answered
+            && let Some(refusal) = arguments::refused(error)
+        {
+            return Ok(failure(&refusal).into());
+        }
         answered.unwrap_or_else(|_| {
             tracing::error!("a tool panicked");
             let refusal = Refusal::internal();

@@ -1,13 +1,13 @@
 //! The fourth seed's tools, at `/mcp/workspace`. They have names and shapes of their own.
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::schemars::JsonSchema;
 use rmcp::{tool, tool_router};
 use serde::{Deserialize, Serialize};
 
 use super::answer::success;
+use super::arguments::Parameters;
 use super::tools::{Tools, answered};
 use crate::api::whole;
 use crate::supervisor::CreateSpec;
