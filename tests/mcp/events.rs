@@ -15,6 +15,38 @@ struct Session<'a> {
     place: String,
 }
 
+const KEYS: &str = "server.api_keys = ['a-key', 'another']";
+
+#[test]
+fn a_session_is_its_makers() {
+    let service = Service::with_config(KEYS);
+    let get = |key: &str| {
+        service.begin(&Request {
+            method: "GET",
+            path: "/sse",
+            headers: &[("X-API-Key", key)],
+            body: b"",
+        })
+    };
+    assert_eq!(get("wrong").status, 401);
+    let mut stream = get("a-key");
+    let (_, place) = event(&mut stream).expect("a first event");
+    let post = |key: &str| {
+        let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" }).to_string();
+        service.send(&Request {
+            method: "POST",
+            path: &place,
+            headers: &[("X-API-Key", key), ("Content-Type", "application/json")],
+            body: ping.as_bytes(),
+        })
+    };
+    post("another").refused(404, "session_not_found");
+    post("wrong").refused(401, "unauthorized");
+    assert_eq!(post("a-key").status, 202);
+    let (_, pong) = event(&mut stream).expect("an answer");
+    assert!(pong.contains("\"result\""), "{pong}");
+}
+
 impl<'a> Session<'a> {
     #[track_caller]
     fn open(service: &'a Service) -> Self {

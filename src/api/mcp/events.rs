@@ -35,11 +35,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::KEEPALIVE;
-use super::sessions::{Ending, UnderWay, Usage};
+use super::sessions::{Ending, UnderWay, Usage, on_behalf_of};
 use super::tools::Tools;
+use crate::api::caller::OnBehalfOf;
 use crate::api::error::Refusal;
 use crate::api::lines::write_line;
 use crate::api::{App, body, rest};
+use crate::supervisor::Owner;
 
 /// Messages that wait for a session's client to read, and likewise those that wait for the session.
 const QUEUE: usize = 64;
@@ -60,6 +62,8 @@ pub(super) struct Events {
 /// A session as the route of messages sees it.
 #[derive(Clone)]
 struct Session {
+    /// It is its maker's: to the bearer of another key it is not there.
+    owner: Option<Owner>,
     messages: mpsc::Sender<ClientJsonRpcMessage>,
     under_way: UnderWay,
 }
@@ -109,13 +113,15 @@ impl Events {
 }
 
 /// `GET /sse`.
-async fn open(State(events): State<Events>) -> Response {
+async fn open(State(events): State<Events>, request: Request) -> Result<Response, Refusal> {
+    let owner = owner_of(&request)?;
     let id = format!("{:032x}", rand::random::<u128>());
     let (messages, incoming) = mpsc::channel(QUEUE);
     let (outgoing, answers) = mpsc::channel(QUEUE);
     let under_way = UnderWay::default();
     let ending = CancellationToken::new();
     let session = Session {
+        owner: owner.clone(),
         messages,
         under_way: Arc::clone(&under_way),
     };
@@ -123,7 +129,8 @@ async fn open(State(events): State<Events>) -> Response {
         token: ending.clone(),
         under_way: Arc::clone(&under_way),
     };
-    events.used.begin_stream(&id, used).await;
+    let begin = events.used.begin_stream(&id, used);
+    on_behalf_of(owner, begin).await;
     events.sessions().insert(id.clone(), session);
     let transport = Channel {
         incoming,
@@ -153,7 +160,15 @@ async fn open(State(events): State<Events>) -> Response {
     let keepalive = KeepAlive::new().interval(KEEPALIVE).text("ping");
     // Proxies that buffer answers would hold the events back.
     let headers = [("x-accel-buffering", "no")];
-    (headers, Sse::new(body).keep_alive(keepalive)).into_response()
+    Ok((headers, Sse::new(body).keep_alive(keepalive)).into_response())
+}
+
+/// Whose key a request has.
+fn owner_of(request: &Request) -> Result<Option<Owner>, Refusal> {
+    match request.extensions().get() {
+        Some(OnBehalfOf(owner)) => Ok(owner.clone()),
+        None => Err(Refusal::internal()),
+    }
 }
 
 fn answers_of(answers: mpsc::Receiver<ServerJsonRpcMessage>) -> impl Stream<Item = Event> {
@@ -199,7 +214,10 @@ async fn message(State(events): State<Events>, request: Request) -> Result<Respo
         return Err(Refusal::invalid("session_id", detail));
     };
     let id = id.into_owned();
-    let session = events.sessions().get(&id).cloned().ok_or_else(no_session)?;
+    let owner = owner_of(&request)?;
+    let session = events.sessions().get(&id).cloned();
+    let session = session.filter(|session| session.owner == owner);
+    let session = session.ok_or_else(no_session)?;
     let (head, body) = request.into_parts();
     let limit = events.app.body_limit();
     let bytes = body::read(&head.headers, body, limit, events.app.stall()).await?;

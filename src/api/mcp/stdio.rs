@@ -24,7 +24,7 @@ pub async fn serve_messages(
     let line_bytes = usize::try_from(config.server.max_body_bytes).unwrap_or(usize::MAX);
     let app = App {
         supervisor: supervisor.clone(),
-        server: config.server.clone(),
+        server: Arc::new(config.server.clone()),
         code_bytes: config.limits.code_bytes,
     };
     let tools = Tools::new(Arc::new(app), ToolSet::of(set));
