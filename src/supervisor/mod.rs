@@ -13,6 +13,7 @@ pub mod host;
 mod install;
 mod launch;
 mod layer;
+pub mod local;
 mod log;
 mod mirrors;
 mod network;
