@@ -558,7 +558,16 @@ mod tests {
             config.check()
         };
         assert_eq!(checked("/home/user/projects/"), Ok(()));
-        for wrong in ["", ".", "data", "/", "//", "/srv/../etc", "/proc/self", "/dev"] {
+        for wrong in [
+            "",
+            ".",
+            "data",
+            "/",
+            "//",
+            "/srv/../etc",
+            "/proc/self",
+            "/dev",
+        ] {
             let error = checked(wrong).unwrap_err();
             assert!(error.contains("mcp.local_dirs"), "{wrong:?}: {error}");
         }

@@ -268,10 +268,7 @@ pub(super) fn refusal(path: &str, e: Errno) -> Error {
 }
 
 fn shown(path: &str) -> String {
-    path.chars()
-        .filter(|c| !c.is_control())
-        .take(256)
-        .collect()
+    path.chars().filter(|c| !c.is_control()).take(256).collect()
 }
 
 #[cfg(test)]
