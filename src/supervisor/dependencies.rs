@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::error::Error;
@@ -124,7 +125,7 @@ struct Found {
 pub(super) async fn provide(
     sandbox: &Arc<Sandbox>,
     command: &str,
-    tell: impl AsyncFnOnce(&[String]),
+    tell: &mpsc::Sender<String>,
 ) -> Result<Option<Dependencies>, Error> {
     let concerned = ["python", "pip"].iter().any(|word| command.contains(word));
     if !concerned || command.len() > MAX_COMMAND_BYTES {
@@ -153,7 +154,9 @@ pub(super) async fn provide(
         Some(path) => [std::slice::from_ref(path), &packages].concat(),
         None => packages.clone(),
     };
-    tell(&shown).await;
+    let _ = tell
+        .send(format!("installing {}\n", shown.join(", ")))
+        .await;
     let mut done = try_install(sandbox, packages.clone(), file.clone()).await;
     let mut missing = Vec::new();
     if let Ok(info) = &done

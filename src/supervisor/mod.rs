@@ -57,6 +57,7 @@ pub use types::*;
 
 use crate::config::Config;
 use crate::isolation;
+pub use crate::isolation::spec::HOME;
 use crate::mirror::Layers;
 use crate::network::Policy;
 use host::Host;

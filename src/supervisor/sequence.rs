@@ -127,12 +127,7 @@ async fn provide(
     tell: &mpsc::Sender<String>,
     log_bytes: usize,
 ) -> Result<Option<Dependencies>, Error> {
-    let provided = dependencies::provide(sandbox, command, async |wanted: &[String]| {
-        let _ = tell
-            .send(format!("installing {}\n", wanted.join(", ")))
-            .await;
-    })
-    .await?;
+    let provided = dependencies::provide(sandbox, command, tell).await?;
     if let Some(provided) = &provided {
         let record = Record {
             at: SystemTime::now(),

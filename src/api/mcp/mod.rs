@@ -17,7 +17,9 @@ mod schema;
 mod sessions;
 mod sets;
 mod tools;
+mod upload;
 mod workspace;
+mod workspace_files;
 
 use std::sync::Arc;
 use std::time::Duration;
