@@ -338,10 +338,10 @@ mod tests {
         assert!(e.detail.contains("mcp.project_files"), "{e}");
         let e = survey(5, 24).unwrap_err();
         assert!(e.detail.contains("mcp.project_bytes"), "{e}");
-        // 1 EiB that is nowhere is refused before a byte of it is read.
+        // 1 TiB that is nowhere is refused before a byte of it is read.
         let sparse = File::create(dir.path().join("0")).unwrap();
-        sparse.set_len(1 << 60).unwrap();
-        assert!(survey(5, 1 << 40).is_err());
+        sparse.set_len(1 << 40).unwrap();
+        assert!(survey(5, 1 << 39).is_err());
     }
 
     #[test]

@@ -6,4 +6,5 @@ mod fixture;
 mod clients;
 mod official;
 mod rpc;
+mod seeds;
 mod sets;
