@@ -245,6 +245,7 @@ impl Supervisor {
     fn lasting_container(&self) -> String {
         let mut hash = Sha256::new();
         hash.update(*SECRET);
+        self.scope.tell(&mut hash);
         let digest: [u8; 32] = hash.finalize().into();
         let (bits, _) = digest.split_at(16);
         id_of(u128::from_le_bytes(bits.try_into().expect("16 bytes")))

@@ -263,6 +263,18 @@ impl Tools {
         &self.local
     }
 
+    /// The tools as whoever sent the call sees the service. What does not come by HTTP sees what the
+    /// server of that transport was made with.
+    fn seen_by(&self, context: &RequestContext<RoleServer>) -> Result<Self, Refusal> {
+        let Some(head) = context.extensions.get::<Parts>() else {
+            return Ok(self.clone());
+        };
+        Ok(Self {
+            app: self.app.seen_by(&head.extensions)?,
+            ..self.clone()
+        })
+    }
+
     pub(super) fn supervisor(&self) -> &Supervisor {
         &self.app.supervisor
     }
@@ -431,13 +443,16 @@ pub(super) async fn told<T>(
 ) -> T {
     let mut progress = Progress::of(context);
     let mut verb = std::pin::pin!(verb);
-    loop {
+    let done = loop {
         tokio::select! {
-            biased;
             Some(text) = words.recv() => progress.say(&text).await,
-            done = &mut verb => return done,
+            done = &mut verb => break done,
         }
+    };
+    while let Ok(text) = words.try_recv() {
+        progress.say(&text).await;
     }
+    done
 }
 
 #[tool_handler(router = self.set.router)]
@@ -456,13 +471,14 @@ impl ServerHandler for Tools {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let call = ToolCallContext::new(self, request, context);
-        let call = self.set.router.call(call);
+        let told = |refusal: &Refusal| ErrorData::internal_error(refusal.detail().to_owned(), None);
+        let tools = self.seen_by(&context).map_err(|refusal| told(&refusal))?;
+        let call = ToolCallContext::new(&tools, request, context);
+        let call = tools.set.router.call(call);
         let answered = AssertUnwindSafe(call).catch_unwind().await;
         answered.unwrap_or_else(|_| {
             tracing::error!("a tool panicked");
-            let refusal = Refusal::internal();
-            Err(ErrorData::internal_error(refusal.detail().to_owned(), None))
+            Err(told(&Refusal::internal()))
         })
     }
 }
