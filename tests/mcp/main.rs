@@ -8,5 +8,6 @@ mod clients;
 mod events;
 mod official;
 mod rpc;
+mod seeds;
 mod sets;
 mod stdio;

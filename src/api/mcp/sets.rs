@@ -52,7 +52,8 @@ impl ToolSet {
                     + Tools::mirror_router()
                     + Tools::package_router()
                     + Tools::port_router()
-                    + Tools::process_router(),
+                    + Tools::process_router()
+                    + Tools::upload_router(),
             },
             SetName::Env => Self {
                 instructions: env::INSTRUCTIONS,
@@ -60,7 +61,7 @@ impl ToolSet {
             },
             SetName::Workspace => Self {
                 instructions: workspace::INSTRUCTIONS,
-                router: Tools::workspace_router(),
+                router: Tools::workspace_router() + Tools::workspace_file_router(),
             },
         }
     }
