@@ -1,14 +1,20 @@
 //! Every knob and limit: built-in defaults, then `--config FILE` (TOML), then `SANDCELL_*`, then
-//! flags. Parsed once, passed down. Unknown keys are refused by name.
+//! flags. Parsed once, passed down. Unknown keys are refused by name. `sandcell.toml` at the
+//! repository's top says what each is for; a test keeps it equal to the defaults here.
 
 pub mod key;
+mod load;
+mod logging;
+mod spelling;
 
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub use key::ApiKey;
+pub use load::{PREFIX, tree};
+pub use logging::{Level, LogFormat, Logging};
 
 use crate::network::{Egress, Policy};
 
@@ -19,7 +25,7 @@ const MIN_BACKGROUND_OUTPUT_BYTES: usize = 4096;
 const MIB: u64 = 1024 * 1024;
 
 /// The whole configuration.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Uppers, state, lock and (unless `mirrors_dir` is set) mirrors live below this.
@@ -28,6 +34,8 @@ pub struct Config {
     pub mirrors_dir: Option<PathBuf>,
     /// The port and who may use it.
     pub server: Server,
+    /// What the service says, and where.
+    pub logging: Logging,
     /// Limits of one sandbox.
     pub limits: Limits,
     /// Limits of the service.
@@ -43,7 +51,7 @@ pub struct Config {
 }
 
 /// The port and who may use it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Server {
     /// Address to listen on; port 0 picks one.
@@ -78,7 +86,7 @@ pub struct Server {
 }
 
 /// What becomes of code whose client goes away.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDisconnect {
     /// It is interrupted.
@@ -89,7 +97,7 @@ pub enum OnDisconnect {
 }
 
 /// Limits of one sandbox; those that `POST /sandbox/create` takes are defaults, with a `max_` each.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Bytes of memory (RAM; swap is off).
@@ -164,7 +172,7 @@ pub struct Limits {
 }
 
 /// Limits of the service.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Service {
     /// Live sandboxes.
@@ -176,7 +184,7 @@ pub struct Service {
 }
 
 /// What sandboxes may reach, through the proxy only.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
     /// Policy of sandboxes whose create names none: `none`, `packages`, `open` or a table with `allow`.
@@ -195,7 +203,7 @@ pub struct Network {
 }
 
 /// The package index that sandboxes see, and its cache.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Packages {
     /// The index to fetch from; default: what pip on this host is configured to use.
@@ -213,7 +221,7 @@ pub struct Packages {
 }
 
 /// Mirrors that are the base and a layer of packages.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mirrors {
     /// Layered mirrors that there are, those under way included; 0 refuses to make any.
@@ -236,7 +244,7 @@ pub struct Mirrors {
 }
 
 /// What the tools of MCP have beside the verbs of REST.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mcp {
     /// Directories of this host, absolute, that tools with a "local" path may read and write; of a
@@ -261,26 +269,6 @@ pub struct Mcp {
 }
 
 impl Config {
-    /// Reads a TOML file over the defaults.
-    ///
-    /// # Errors
-    /// The file cannot be read, or a key is unknown or of the wrong type (named).
-    pub fn from_file(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| format!("failed to read {}: {e}", path.display()))?;
-        let mut config: Self = toml::from_str(&text).map_err(|e| {
-            // Without the line itself, as there may be a key in it.
-            let line = e
-                .span()
-                .map(|at| 1 + text[..at.start].matches('\n').count());
-            let line = line.map_or_else(String::new, |line| format!("line {line}: "));
-            format!("{}: {line}{}", path.display(), e.message())
-        })?;
-        let beside = path.parent().unwrap_or(Path::new(""));
-        key::read_files(&mut config.server.api_keys, beside)?;
-        Ok(config)
-    }
-
     /// Refuses values that nothing could run with.
     ///
     /// # Errors
@@ -377,6 +365,7 @@ impl Default for Config {
             data_dir: PathBuf::from("/var/lib/sandcell"),
             mirrors_dir: None,
             server: Server::default(),
+            logging: Logging::default(),
             limits: Limits::default(),
             service: Service::default(),
             network: Network::default(),
