@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::body::{self, Media};
+use super::caller::Caller;
 use super::error::Refusal;
 use super::outcome::{Outcome, gather};
 use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
@@ -91,7 +92,7 @@ async fn health() -> Json<Value> {
     Json(json!({ "status": "healthy" }))
 }
 
-async fn list(State(app): State<Arc<App>>) -> Json<BTreeMap<String, Listed>> {
+async fn list(Caller(app): Caller) -> Json<BTreeMap<String, Listed>> {
     let sandboxes = app.supervisor.list().into_iter();
     Json(
         sandboxes
@@ -101,7 +102,7 @@ async fn list(State(app): State<Arc<App>>) -> Json<BTreeMap<String, Listed>> {
 }
 
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Created>, Refusal> {
@@ -110,10 +111,7 @@ async fn create(
     Ok(Json(info.into()))
 }
 
-async fn close(
-    State(app): State<Arc<App>>,
-    SandboxId(id): SandboxId,
-) -> Result<Json<Value>, Refusal> {
+async fn close(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Value>, Refusal> {
     whole::close(&app.supervisor, &id).await?;
     Ok(Json(
         json!({ "status": "success", "message": "Sandbox closed" }),
@@ -121,7 +119,7 @@ async fn close(
 }
 
 async fn execute(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -177,10 +175,7 @@ async fn execute_request(
         })
 }
 
-async fn files(
-    State(app): State<Arc<App>>,
-    SandboxId(id): SandboxId,
-) -> Result<Json<Vec<File>>, Refusal> {
+async fn files(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Vec<File>>, Refusal> {
     let entries = app.supervisor.list_files(&id).await?.into_iter();
     Ok(Json(entries.map(|entry| File::new(&id, entry)).collect()))
 }

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
+use super::caller::OnBehalfOf;
 use super::error::{Error, Refusal};
 use super::guard::Guard;
 use super::socket::Socket;
@@ -50,8 +51,9 @@ pub async fn serve(
 ) -> Result<(), Error> {
     let guard = Guard::new(&config.server, listener.local_addr()?)?;
     let app = Arc::new(App {
-        supervisor,
-        server: config.server.clone(),
+        // Until a request's key says more: a handler that asked nobody finds nothing.
+        supervisor: supervisor.on_behalf_of_nobody(),
+        server: Arc::new(config.server.clone()),
         code_bytes: config.limits.code_bytes,
     });
     let stopping = CancellationToken::new();
@@ -130,14 +132,16 @@ async fn check_sender(
     Ok(next.run(request).await)
 }
 
-/// `/health` says nothing that a connection does not, and what watches a service has no key.
+/// Finds out on whose behalf a request is. `/health` says nothing that a connection does not, and what
+/// watches a service has no key.
 async fn check_key(
     State(guard): State<Arc<Guard>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
     if request.uri().path() != "/health" {
-        guard.check_key(request.headers())?;
+        let owner = guard.caller(request.headers())?;
+        request.extensions_mut().insert(OnBehalfOf(owner));
     }
     Ok(next.run(request).await)
 }

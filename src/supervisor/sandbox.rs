@@ -24,6 +24,7 @@ use super::error::{Error, ErrorKind};
 use super::host::Host;
 use super::install::Installs;
 use super::network::{self, Network};
+use super::owner::Owner;
 use super::ports::Ports;
 use super::processes::Processes;
 use super::realm::{Realm, User};
@@ -72,6 +73,7 @@ pub struct Sandbox {
 /// What a claim sets.
 #[derive(Debug, Clone)]
 struct Claim {
+    owner: Option<Owner>,
     name: String,
     created_at: SystemTime,
     expires_at: SystemTime,
@@ -87,6 +89,8 @@ struct Claim {
 /// What a sandbox is to be, all defaults filled in.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// Whose it is to be.
+    pub owner: Option<Owner>,
     /// For people.
     pub name: Option<String>,
     /// Enforced by cgroups.
@@ -179,6 +183,7 @@ impl Sandbox {
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
             claim: Mutex::new(Claim {
+                owner: None,
                 name: id.clone(),
                 created_at: now,
                 expires_at: now,
@@ -201,6 +206,7 @@ impl Sandbox {
         {
             let mut claim = self.claim.lock().expect("not poisoned");
             *claim = Claim {
+                owner: plan.owner.clone(),
                 name: plan
                     .name
                     .clone()
@@ -233,11 +239,17 @@ impl Sandbox {
         &self.id
     }
 
+    /// Whose it is; nobody's where there are no keys.
+    pub(super) fn owner(&self) -> Option<Owner> {
+        self.claim.lock().expect("not poisoned").owner.clone()
+    }
+
     /// For clients.
     pub fn info(&self) -> SandboxInfo {
         let claim = self.claim.lock().expect("not poisoned");
         SandboxInfo {
             id: self.id.clone(),
+            owner: claim.owner.as_ref().map(|owner| owner.name().to_owned()),
             name: claim.name.clone(),
             created_at: claim.created_at,
             expires_at: claim.expires_at,

@@ -52,6 +52,8 @@ pub struct CreateSpec {
 pub struct SandboxInfo {
     /// 26 characters, `a`–`z` and `0`–`9`.
     pub id: String,
+    /// Name of the key whose it is; `None` where there are no keys.
+    pub owner: Option<String>,
     /// Free text.
     pub name: String,
     /// When it was created (claimed).

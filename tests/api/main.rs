@@ -13,6 +13,7 @@ mod executions;
 mod files;
 mod flows;
 mod kernel_cases;
+mod keys;
 mod mirrors;
 mod network;
 mod odd_requests;

@@ -32,6 +32,7 @@ use futures_util::StreamExt;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
 
+use super::caller::OnBehalfOf;
 use super::error::Refusal;
 use super::{App, body};
 use crate::config;
@@ -101,7 +102,11 @@ async fn endpoint(State(endpoint): State<Endpoint>, request: Request) -> Result<
     let bytes = body::read(&head.headers, body, app.body_limit(), app.stall()).await?;
     let method = head.method.clone();
     let request = Request::from_parts(head, Body::from(bytes));
-    let mut response = endpoint.service.handle(request).await.map(Body::new);
+    let Some(OnBehalfOf(owner)) = request.extensions().get().cloned() else {
+        return Err(Refusal::internal());
+    };
+    let answered = sessions::on_behalf_of(owner, endpoint.service.handle(request));
+    let mut response = answered.await.map(Body::new);
     if method == Method::DELETE && response.status() == StatusCode::ACCEPTED {
         // The session has ended by now, and clients warn of anything but 200 and 204.
         *response.status_mut() = StatusCode::OK;

@@ -4,6 +4,8 @@
 //! a limit on their number, where the idle one that was used longest ago makes room, and what
 //! becomes of a request whose connection broke off. The older revisions let a client come back for
 //! its answer, so the code is interrupted only when nobody comes within [`RETURN`].
+//!
+//! A session is its maker's: to the bearer of another key it is not there.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -24,6 +26,20 @@ use rmcp::transport::streamable_http_server::session::{
 };
 
 use crate::config;
+use crate::supervisor::Owner;
+
+tokio::task_local! {
+    /// On whose behalf the request is that `rmcp` deals with, which does not say in its calls.
+    static CALLER: Option<Owner>;
+}
+
+/// Deals with a request; sessions that it makes and uses are this owner's.
+pub(super) fn on_behalf_of<T>(
+    owner: Option<Owner>,
+    request: impl Future<Output = T>,
+) -> impl Future<Output = T> {
+    CALLER.scope(owner, request)
+}
 
 /// Sessions at once; each costs two tasks and some kilobytes.
 const MAX_SESSIONS: usize = 1024;
@@ -47,6 +63,7 @@ pub(crate) struct Sessions {
 pub(crate) struct Usage(Arc<Mutex<HashMap<SessionId, Used>>>);
 
 struct Used {
+    owner: Option<Owner>,
     /// Where it is kept.
     at: Arc<LocalSessionManager>,
     last: Instant,
@@ -77,6 +94,13 @@ impl Usage {
         let (id, _) = idle.min_by_key(|(_, used)| used.last)?;
         let id = id.clone();
         used.remove_entry(&id)
+    }
+
+    /// Whether a session is there and the caller's.
+    fn is_usable(&self, id: &SessionId) -> bool {
+        let used = self.all();
+        let caller = CALLER.try_with(Clone::clone);
+        (used.get(id)).is_some_and(|used| caller.is_ok_and(|caller| caller == used.owner))
     }
 
     fn returns(&self, id: &SessionId) -> Option<u64> {
@@ -123,6 +147,7 @@ impl SessionManager for Sessions {
         }
         let (id, transport) = self.inner.create_session().await?;
         let used = Used {
+            owner: CALLER.try_with(Clone::clone).unwrap_or_default(),
             at: Arc::clone(&self.inner),
             last: Instant::now(),
             open_requests: 0,
@@ -141,10 +166,17 @@ impl SessionManager for Sessions {
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Failure> {
+        if !self.used.is_usable(id) {
+            return Ok(false);
+        }
         self.inner.has_session(id).await
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), Failure> {
+        // A client asks, or `rmcp` itself, in a task of its own, when the session has ended.
+        if CALLER.try_with(|_| ()).is_ok() && !self.used.is_usable(id) {
+            return Ok(());
+        }
         self.used.all().remove(id);
         self.inner.close_session(id).await
     }

@@ -245,6 +245,18 @@ impl Tools {
         Self { app, set }
     }
 
+    /// The tools as whoever sent the call sees the service. What does not come by HTTP sees what the
+    /// server of that transport was made with.
+    fn seen_by(&self, context: &RequestContext<RoleServer>) -> Result<Self, Refusal> {
+        let Some(head) = context.extensions.get::<Parts>() else {
+            return Ok(self.clone());
+        };
+        Ok(Self {
+            app: self.app.seen_by(&head.extensions)?,
+            set: Arc::clone(&self.set),
+        })
+    }
+
     pub(super) fn supervisor(&self) -> &Supervisor {
         &self.app.supervisor
     }
@@ -413,13 +425,14 @@ impl ServerHandler for Tools {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let call = ToolCallContext::new(self, request, context);
-        let call = self.set.router.call(call);
+        let told = |refusal: &Refusal| ErrorData::internal_error(refusal.detail().to_owned(), None);
+        let tools = self.seen_by(&context).map_err(|refusal| told(&refusal))?;
+        let call = ToolCallContext::new(&tools, request, context);
+        let call = tools.set.router.call(call);
         let answered = AssertUnwindSafe(call).catch_unwind().await;
         answered.unwrap_or_else(|_| {
             tracing::error!("a tool panicked");
-            let refusal = Refusal::internal();
-            Err(ErrorData::internal_error(refusal.detail().to_owned(), None))
+            Err(told(&Refusal::internal()))
         })
     }
 }
