@@ -81,6 +81,17 @@ class SandboxInfo(Model):
 
 
 @dataclass(frozen=True)
+class Lease(Model):
+    """How long a sandbox lives.
+
+    Attributes:
+        expires_at: When it is closed at the latest.
+    """
+
+    expires_at: datetime = field(metadata=told_as(convert=when))
+
+
+@dataclass(frozen=True)
 class FileInfo(Model):
     """A file or directory of a sandbox.
 
