@@ -3,6 +3,7 @@
 mod bench;
 pub mod client;
 mod doctor;
+mod mcp;
 mod mirror;
 mod run;
 mod serve;
@@ -10,7 +11,7 @@ mod serve;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::mirror::{Lock, Mirror, Store, TerminalProgress};
@@ -45,6 +46,8 @@ enum Verb {
     Serve(serve::ServeArgs),
     /// Run one script in a fresh sandbox
     Run(run::RunArgs),
+    /// Speak MCP on standard input and output, for clients that start their servers
+    Mcp(mcp::McpArgs),
     /// Build, list, verify and remove mirrors, the base that sandboxes share
     #[command(subcommand)]
     Mirror(mirror::MirrorCommand),
@@ -56,12 +59,10 @@ enum Verb {
 }
 
 impl Common {
-    /// The configuration: defaults, then the file, then these options.
+    /// The configuration: defaults, then the file, then the environment, then these options.
     fn load(&self) -> Result<Config, String> {
-        let mut config = match &self.config {
-            None => Config::default(),
-            Some(path) => Config::from_file(path)?,
-        };
+        let flags = variables_of(&Cli::command());
+        let mut config = Config::load(self.config.as_deref(), std::env::vars_os(), &flags)?;
         if let Some(dir) = &self.data_dir {
             config.data_dir.clone_from(dir);
         }
@@ -72,12 +73,21 @@ impl Common {
     }
 }
 
+/// Variables of the environment that stand for flags.
+fn variables_of(command: &clap::Command) -> Vec<String> {
+    let own = command.get_arguments().filter_map(|flag| flag.get_env());
+    let own = own.filter_map(|name| name.to_str().map(str::to_owned));
+    let below = command.get_subcommands().flat_map(variables_of);
+    own.chain(below).collect()
+}
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.verb {
         Verb::Serve(args) => serve::main(&cli.common, &args),
         Verb::Run(args) => run::main(&cli.common, &args),
+        Verb::Mcp(args) => mcp::main(&cli.common, &args),
         Verb::Mirror(command) => cli
             .common
             .load()
@@ -180,7 +190,6 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
