@@ -175,7 +175,7 @@ async fn close(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Val
     path = "/sandbox/{id}/execute",
     operation_id = "execute",
     tag = "code",
-    request_body(content((ExecuteRequest = "application/json"), (String = "text/plain"))),
+    request_body(description = "May be left out, which executes nothing.", content((ExecuteRequest = "application/json"), (String = "text/plain"))),
     responses((status = 200, description = "How it ended, whatever the code did; or its events ([ExecutionEvent](#/components/schemas/ExecutionEvent)) while it runs.", content((Outcome = "application/json"), (String = "application/x-ndjson"), (String = "text/event-stream")))),
     extensions(("x-errors" = json!(["code_too_large", "invalid_utf8", "context_not_found", "queue_full", "too_many_executions", "execution_lost"]))),
 )]

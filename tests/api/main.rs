@@ -9,6 +9,8 @@ mod checkpoints;
 mod closing;
 mod commands;
 mod contexts;
+mod docs;
+mod document;
 mod executions;
 mod files;
 mod flows;

@@ -1,6 +1,6 @@
 //! What the description says beyond its routes' own words: parameters of paths, refusals, keys, examples.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
@@ -167,7 +167,7 @@ fn add_schemas(schemas: &mut Value) {
     for (name, schema) in more {
         schemas[name] = json!(schema);
     }
-    let codes: Vec<&str> = CODES.iter().map(|code| code.name).collect();
+    let codes: BTreeSet<&str> = CODES.iter().map(|code| code.name).collect();
     let meanings: Vec<String> = CODES
         .iter()
         .map(|code| format!("- `{}` ({}): {}", code.name, code.status, code.meaning))
