@@ -10,7 +10,7 @@ const CREATE: &str = "#operations-sandboxes-create_sandbox";
 
 /// Status of the last answer of an operation, as the page shows it.
 fn status(operation: &str) -> String {
-    let cell = format!("{operation} .live-responses-table .response-col_status");
+    let cell = format!("{operation} .live-responses-table tbody td.response-col_status");
     format!("(document.querySelector('{cell}') || {{}}).textContent")
 }
 

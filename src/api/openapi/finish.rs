@@ -307,10 +307,13 @@ fn refusals(names: &[&str]) -> BTreeMap<String, Value> {
             .collect();
         let mut answer = json!({
             "description": lines.join("\n"),
-            "content": { "application/json": { "schema": { "allOf": [
-                { "$ref": "#/components/schemas/Error" },
-                { "properties": { "code": { "enum": names } } },
-            ] } } },
+            "content": { "application/json": {
+                "schema": { "allOf": [
+                    { "$ref": "#/components/schemas/Error" },
+                    { "properties": { "code": { "enum": names } } },
+                ] },
+                "example": { "code": names[0], "detail": codes[0].meaning },
+            } },
         });
         let header = match status {
             401 => Some(("WWW-Authenticate", "`Bearer`")),
