@@ -14,6 +14,12 @@
 //! which share the architecture's audit value and are on no list. Any other architecture (i386
 //! through `int 0x80`) is killed by the first instructions that seccompiler emits.
 //!
+//! `seccomp/gpu.json` holds what the `allow` filter lists more in sandboxes with GPUs. The ioctl(2)
+//! numbers of the drivers need no rule: `refuse` names three of terminals, and those of nvidia.ko are of
+//! type `F` with the size of their argument above (`0xc0..46..`), those of nvidia-uvm.ko are small numbers
+//! and `0x30000001` and up, so none is refused (kernel-open/common/inc/nv-ioctl.h and
+//! kernel-open/nvidia-uvm/uvm_ioctl.h of NVIDIA/open-gpu-kernel-modules).
+//!
 //! The kernel runs every filter and takes the strictest answer, of equal ones that of the filter
 //! installed last. `refuse` comes last because it ends `seccomp(2)` and `PR_SET_SECCOMP`, which
 //! installing the others needs.
@@ -29,6 +35,9 @@ const DEFAULT_PROFILE: Option<&[u8]> = Some(include_bytes!("../../seccomp/defaul
 /// No profile is written for this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 const DEFAULT_PROFILE: Option<&[u8]> = None;
+
+/// Calls that sandboxes with GPUs may make beside those, and no others.
+const GPU_PROFILE: &[u8] = include_bytes!("../../seccomp/gpu.json");
 
 /// The filters of a profile in the order in which they are installed.
 const INSTALL_ORDER: [&str; 3] = ["allow", "sockets", "refuse"];
@@ -68,6 +77,12 @@ impl Filters {
     /// Compiles the profile that is built in.
     pub fn default_profile() -> Result<Self, SeccompError> {
         Self::compile(DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?)
+    }
+
+    /// The same with what sandboxes with GPUs may do more.
+    pub fn gpu_profile() -> Result<Self, SeccompError> {
+        let default = DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?;
+        Self::compile(&with_more(default, GPU_PROFILE).ok_or(SeccompError::Names)?)
     }
 
     fn compile(profile: &[u8]) -> Result<Self, SeccompError> {
@@ -114,6 +129,19 @@ impl Filters {
     }
 }
 
+/// A profile whose `allow` lists what that of `more` does too; `None` where `more` has anything else.
+fn with_more(profile: &[u8], more: &[u8]) -> Option<Vec<u8>> {
+    let mut profile: serde_json::Value = serde_json::from_slice(profile).ok()?;
+    let more: serde_json::Value = serde_json::from_slice(more).ok()?;
+    let (filters, allow) = (more.as_object()?, more.get("allow")?.as_object()?);
+    if filters.len() != 1 || allow.len() != 1 {
+        return None;
+    }
+    let rules = profile["allow"]["filter"].as_array_mut()?;
+    rules.extend(allow.get("filter")?.as_array()?.iter().cloned());
+    serde_json::to_vec(&profile).ok()
+}
+
 /// `struct sock_filter`: `u16 code; u8 jt; u8 jf; u32 k`, in native byte order and without padding.
 fn instruction_bytes(instruction: &seccompiler::sock_filter) -> [u8; 8] {
     let [code_0, code_1] = instruction.code.to_ne_bytes();
@@ -137,7 +165,7 @@ mod tests {
     #[test]
     fn every_rule_gives_its_reason() {
         let profile: serde_json::Value =
-            serde_json::from_slice(DEFAULT_PROFILE.unwrap()).expect("the profile is JSON");
+            serde_json::from_slice(&gpu_profile()).expect("the profile is JSON");
         for (name, filter) in profile.as_object().unwrap() {
             let rules = filter["filter"].as_array().unwrap();
             assert!(!rules.is_empty(), "{name} has no rules");
@@ -148,10 +176,14 @@ mod tests {
         }
     }
 
+    fn gpu_profile() -> Vec<u8> {
+        with_more(DEFAULT_PROFILE.unwrap(), GPU_PROFILE).expect("the addition is one to allow")
+    }
+
     #[test]
     fn no_call_is_listed_twice() {
         let profile: serde_json::Value =
-            serde_json::from_slice(DEFAULT_PROFILE.unwrap()).expect("the profile is JSON");
+            serde_json::from_slice(&gpu_profile()).expect("the profile is JSON");
         let mut seen = std::collections::BTreeSet::new();
         for rule in profile["allow"]["filter"].as_array().unwrap() {
             assert!(seen.insert(rule["syscall"].as_str().unwrap()), "{rule}");
@@ -173,6 +205,18 @@ mod tests {
             assert_eq!(bytes.len(), program.len() * 8);
             // Every program starts by loading the architecture: BPF_LD|BPF_W|BPF_ABS, offset 4.
             assert_eq!(bytes[..8], [0x20, 0, 0, 0, 4, 0, 0, 0]);
+        }
+    }
+
+    #[test]
+    fn an_addition_adds_to_allow_only() {
+        let default = DEFAULT_PROFILE.unwrap();
+        for more in [
+            r#"{"refuse": {"filter": []}}"#,
+            r#"{"allow": {"filter": [], "mismatch_action": "allow"}}"#,
+            r#"{"allow": {"filter": []}, "sockets": {}}"#,
+        ] {
+            assert_eq!(with_more(default, more.as_bytes()), None, "{more}");
         }
     }
 
@@ -216,6 +260,36 @@ mod tests {
 
         let device = in_filtered_thread(|| mknod("device", SFlag::S_IFCHR, Mode::empty(), 0));
         assert_eq!(device, Err(Errno::EPERM));
+    }
+
+    /// With GPUs a process may make the calls that the addition names, and everything else is answered
+    /// as without.
+    #[test]
+    fn the_addition_changes_the_answers_to_what_it_names_only() {
+        let more: serde_json::Value = serde_json::from_slice(GPU_PROFILE).unwrap();
+        let named = more["allow"]["filter"].as_array().unwrap().len();
+        let (default, gpu) = (
+            Filters::default_profile().unwrap(),
+            Filters::gpu_profile().unwrap(),
+        );
+        assert_eq!(default.programs[1..], gpu.programs[1..]);
+        let answers = |filters: &Filters| -> Vec<Option<u32>> {
+            let program = &filters.programs[0];
+            let architecture = program[1].k;
+            let numbers = (0..2048).chain([u32::MAX]);
+            numbers
+                .map(|number| compact::answer(program, architecture, number))
+                .collect()
+        };
+        let changed: Vec<usize> = answers(&default)
+            .iter()
+            .zip(&answers(&gpu))
+            .enumerate()
+            .filter_map(|(number, (before, after))| (before != after).then_some(number))
+            .collect();
+        assert_eq!(changed.len(), named);
+        // mbind and set_mempolicy.
+        assert_eq!(changed, [237, 238]);
     }
 
     #[test]

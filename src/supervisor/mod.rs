@@ -9,6 +9,7 @@ mod context;
 mod ended;
 mod error;
 mod files;
+mod gpus;
 pub mod host;
 mod install;
 mod launch;
@@ -50,6 +51,7 @@ use crate::config::Config;
 use crate::isolation;
 use crate::mirror::Layers;
 use crate::network::Policy;
+use gpus::GpuTable;
 use host::Host;
 use mirrors::{Mirrors, Site};
 use pool::Pool;
@@ -77,6 +79,7 @@ struct Inner {
     stopping: CancellationToken,
     registry: Mutex<Registry>,
     tasks: Mutex<JoinSet<()>>,
+    gpus: Arc<GpuTable>,
     filler: Mutex<Option<AbortHandle>>,
     draining: AtomicBool,
 }
@@ -135,6 +138,7 @@ impl Supervisor {
             stopping: CancellationToken::new(),
             registry: Mutex::default(),
             tasks: Mutex::default(),
+            gpus: Arc::default(),
             filler: Mutex::default(),
             draining: AtomicBool::new(false),
         });
@@ -174,10 +178,18 @@ impl Supervisor {
     /// `Unavailable` while the service stops.
     pub async fn create(&self, spec: CreateSpec) -> Result<SandboxInfo, Error> {
         let wanted = spec.mirror.clone();
-        let plan = Plan::new(spec, self.config())?;
+        let mut plan = Plan::new(spec, self.config())?;
         self.refuse_draining()?;
         let _room = self.take_room()?;
         let site = self.site(wanted.as_deref()).await?;
+        if let Some(wish) = &plan.wish {
+            let lease = self.inner.gpus.take(wish, &self.config().gpus).await?;
+            for (name, value) in &lease.env {
+                let own = plan.env.entry(name.clone());
+                own.or_insert_with(|| value.clone());
+            }
+            plan.gpus = Some(lease);
+        }
         let sandbox = self.obtain(&site, &plan).await.map_err(|e| {
             tracing::error!("failed to create a sandbox: {e}");
             Error::new(
