@@ -10,7 +10,6 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -57,7 +56,7 @@ pub async fn serve(
     });
     let stopping = CancellationToken::new();
     let cut_off = CancellationToken::new();
-    let mcp = mcp::Endpoint::new(&app, &config.limits, &stopping, &cut_off);
+    let mcp = mcp::routes(&app, &config.limits, &stopping, &cut_off);
     let router = router(app, mcp, Arc::new(guard));
     let mut connections = JoinSet::new();
     tokio::select! {
@@ -80,11 +79,11 @@ pub async fn serve(
     Ok(())
 }
 
-fn router(app: Arc<App>, mcp: mcp::Endpoint, guard: Arc<Guard>) -> Router {
+fn router(app: Arc<App>, mcp: Router, guard: Arc<Guard>) -> Router {
     let inside = ports::Inside::new(Arc::clone(&app), Arc::clone(&guard));
     rest::routes()
         .with_state(app)
-        .route("/mcp", any(mcp::endpoint).with_state(mcp))
+        .merge(mcp)
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(Arc::clone(&guard), check_key))
         .layer(cors(Arc::clone(&guard)))

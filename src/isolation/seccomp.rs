@@ -14,11 +14,16 @@
 //! which share the architecture's audit value and are on no list. Any other architecture (i386
 //! through `int 0x80`) is killed by the first instructions that seccompiler emits.
 //!
-//! `seccomp/gpu.json` holds what the `allow` filter lists more in sandboxes with GPUs. The ioctl(2)
-//! numbers of the drivers need no rule: `refuse` names three of terminals, and those of nvidia.ko are of
-//! type `F` with the size of their argument above (`0xc0..46..`), those of nvidia-uvm.ko are small numbers
-//! and `0x30000001` and up, so none is refused (kernel-open/common/inc/nv-ioctl.h and
-//! kernel-open/nvidia-uvm/uvm_ioctl.h of NVIDIA/open-gpu-kernel-modules).
+//! A zygote has filters of its own, as its imports may be somebody else's code: the same ones with the
+//! few calls more that forking into a sandbox takes (`seccomp/zygote.json`). Its kernels inherit them,
+//! and install theirs above.
+//!
+//! Sandboxes with GPUs have filters with a few calls more (`seccomp/gpu.json`), which a zygote's let
+//! through for the kernels that inherit them. The ioctl(2) numbers of the drivers need no rule: `refuse`
+//! names three of terminals, and those of nvidia.ko are of type `F` with the size of their argument above
+//! (`0xc0..46..`), those of nvidia-uvm.ko are small numbers and `0x30000001` and up
+//! (kernel-open/common/inc/nv-ioctl.h, kernel-open/nvidia-uvm/uvm_ioctl.h of
+//! NVIDIA/open-gpu-kernel-modules).
 //!
 //! The kernel runs every filter and takes the strictest answer, of equal ones that of the filter
 //! installed last. `refuse` comes last because it ends `seccomp(2)` and `PR_SET_SECCOMP`, which
@@ -27,10 +32,14 @@
 mod compact;
 
 use seccompiler::{BpfProgram, TargetArch};
+use serde_json::Value;
 
 /// The rules; numbers and layouts are those of x86-64.
 #[cfg(target_arch = "x86_64")]
 const DEFAULT_PROFILE: Option<&[u8]> = Some(include_bytes!("../../seccomp/default.json"));
+
+/// In what the filters of a zygote differ.
+const ZYGOTE_PROFILE: &[u8] = include_bytes!("../../seccomp/zygote.json");
 
 /// No profile is written for this architecture.
 #[cfg(not(target_arch = "x86_64"))]
@@ -79,10 +88,18 @@ impl Filters {
         Self::compile(DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?)
     }
 
-    /// The same with what sandboxes with GPUs may do more.
+    /// Compiles what a zygote runs under: the default profile, what `seccomp/zygote.json` and
+    /// `seccomp/gpu.json` allow beside it, and without the rules that they lift.
+    pub fn zygote_profile() -> Result<Self, SeccompError> {
+        let profile = DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?;
+        let profile = widened(profile, ZYGOTE_PROFILE).ok_or(SeccompError::Names)?;
+        Self::compile(&widened(&profile, GPU_PROFILE).ok_or(SeccompError::Names)?)
+    }
+
+    /// Compiles what processes of sandboxes with GPUs run under.
     pub fn gpu_profile() -> Result<Self, SeccompError> {
-        let default = DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?;
-        Self::compile(&with_more(default, GPU_PROFILE).ok_or(SeccompError::Names)?)
+        let profile = DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?;
+        Self::compile(&widened(profile, GPU_PROFILE).ok_or(SeccompError::Names)?)
     }
 
     fn compile(profile: &[u8]) -> Result<Self, SeccompError> {
@@ -129,16 +146,22 @@ impl Filters {
     }
 }
 
-/// A profile whose `allow` lists what that of `more` does too; `None` where `more` has anything else.
-fn with_more(profile: &[u8], more: &[u8]) -> Option<Vec<u8>> {
-    let mut profile: serde_json::Value = serde_json::from_slice(profile).ok()?;
-    let more: serde_json::Value = serde_json::from_slice(more).ok()?;
-    let (filters, allow) = (more.as_object()?, more.get("allow")?.as_object()?);
-    if filters.len() != 1 || allow.len() != 1 {
-        return None;
+/// A profile with the rules of `changes.allow` in its filter `allow`, and without those of its filter
+/// `refuse` that `changes.lift` names by call and, where there is one, first argument.
+fn widened(profile: &[u8], changes: &[u8]) -> Option<Vec<u8>> {
+    let mut profile: Value = serde_json::from_slice(profile).ok()?;
+    let changes: Value = serde_json::from_slice(changes).ok()?;
+    let more = changes["allow"].as_array()?.iter().cloned();
+    profile["allow"]["filter"].as_array_mut()?.extend(more);
+    for lifted in changes["lift"].as_array()? {
+        let rules = profile["refuse"]["filter"].as_array_mut()?;
+        let before = rules.len();
+        rules.retain(|rule| {
+            rule["syscall"] != lifted["syscall"] || rule["args"][0]["val"] != lifted["value"]
+        });
+        // A lift of nothing is a rule that was renamed.
+        (rules.len() < before).then_some(())?;
     }
-    let rules = profile["allow"]["filter"].as_array_mut()?;
-    rules.extend(allow.get("filter")?.as_array()?.iter().cloned());
     serde_json::to_vec(&profile).ok()
 }
 
@@ -177,7 +200,7 @@ mod tests {
     }
 
     fn gpu_profile() -> Vec<u8> {
-        with_more(DEFAULT_PROFILE.unwrap(), GPU_PROFILE).expect("the addition is one to allow")
+        widened(DEFAULT_PROFILE.unwrap(), GPU_PROFILE).expect("the addition is one to allow")
     }
 
     #[test]
@@ -205,18 +228,6 @@ mod tests {
             assert_eq!(bytes.len(), program.len() * 8);
             // Every program starts by loading the architecture: BPF_LD|BPF_W|BPF_ABS, offset 4.
             assert_eq!(bytes[..8], [0x20, 0, 0, 0, 4, 0, 0, 0]);
-        }
-    }
-
-    #[test]
-    fn an_addition_adds_to_allow_only() {
-        let default = DEFAULT_PROFILE.unwrap();
-        for more in [
-            r#"{"refuse": {"filter": []}}"#,
-            r#"{"allow": {"filter": [], "mismatch_action": "allow"}}"#,
-            r#"{"allow": {"filter": []}, "sockets": {}}"#,
-        ] {
-            assert_eq!(with_more(default, more.as_bytes()), None, "{more}");
         }
     }
 
@@ -267,7 +278,7 @@ mod tests {
     #[test]
     fn the_addition_changes_the_answers_to_what_it_names_only() {
         let more: serde_json::Value = serde_json::from_slice(GPU_PROFILE).unwrap();
-        let named = more["allow"]["filter"].as_array().unwrap().len();
+        let named = more["allow"].as_array().unwrap().len();
         let (default, gpu) = (
             Filters::default_profile().unwrap(),
             Filters::gpu_profile().unwrap(),
@@ -314,6 +325,52 @@ mod tests {
                 .output()
         });
         assert_eq!(output.unwrap().stdout, b"ba");
+    }
+
+    #[test]
+    fn a_zygote_may_do_little_more_than_a_kernel() {
+        use nix::errno::Errno;
+        use nix::sched::{CloneFlags, setns, unshare};
+
+        let (new, mount, join, more) = std::thread::spawn(|| {
+            Filters::zygote_profile().unwrap().apply().unwrap();
+            let own = std::fs::File::open("/proc/self/ns/uts").unwrap();
+            (
+                unshare(CloneFlags::CLONE_NEWNET),
+                nix::mount::umount("/nowhere"),
+                setns(own, CloneFlags::CLONE_NEWUTS),
+                Filters::default_profile().unwrap().apply().is_ok(),
+            )
+        })
+        .join()
+        .unwrap();
+        assert_eq!((new, mount), (Err(Errno::ENOSYS), Err(Errno::ENOSYS)));
+        assert_ne!(join, Err(Errno::ENOSYS));
+        assert!(more, "a kernel's filters go on top");
+        let reasons: Value = serde_json::from_slice(ZYGOTE_PROFILE).unwrap();
+        for rule in ["allow", "lift"]
+            .iter()
+            .flat_map(|list| reasons[*list].as_array().unwrap())
+        {
+            assert!(
+                rule["comment"].as_str().unwrap_or_default().len() >= 8,
+                "{rule}"
+            );
+        }
+    }
+
+    #[test]
+    fn changes_that_change_nothing_are_refused() {
+        let profile = DEFAULT_PROFILE.unwrap();
+        let lift = |lift: &str| format!(r#"{{"allow": [], "lift": [{lift}]}}"#);
+        assert!(widened(profile, lift(r#"{"syscall": "seccomp"}"#).as_bytes()).is_some());
+        assert!(
+            widened(
+                profile,
+                lift(r#"{"syscall": "prctl", "value": 2222}"#).as_bytes()
+            )
+            .is_none()
+        );
     }
 
     #[test]
