@@ -17,7 +17,7 @@ use super::error::Refusal;
 use crate::supervisor::{
     BranchInfo, Change, CheckpointInfo, CommandEnded, CommandOutcome, CommandSpec, ContextInfo,
     ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
-    SandboxInfo, Usage,
+    SandboxInfo, Usage, Wish,
 };
 pub(crate) use mirror::*;
 pub(crate) use network::*;
@@ -37,6 +37,7 @@ pub(crate) struct CreateRequest {
     lease_seconds: Option<u64>,
     idle_seconds: Option<u64>,
     network: Option<Value>,
+    gpus: Option<Value>,
     env: Option<BTreeMap<String, String>>,
 }
 
@@ -55,8 +56,16 @@ impl TryFrom<CreateRequest> for CreateSpec {
             env: request.env.unwrap_or_default(),
             mirror: request.mirror,
             network: request.network.map(network::policy).transpose()?,
+            gpus: request.gpus.map(wish).transpose()?,
         })
     }
+}
+
+fn wish(value: Value) -> Result<Wish, Refusal> {
+    serde_json::from_value(value).map_err(|_| {
+        let expected = "gpus: must be \"all\", a number, or a list of indices and UUIDs of GPUs";
+        Refusal::invalid("gpus", expected)
+    })
 }
 
 /// JSON body of `POST /sandbox/{id}/execute`.
@@ -311,6 +320,9 @@ pub(crate) struct Created {
     pub(crate) created_at: String,
     /// When it is closed at the latest, RFC 3339, UTC.
     pub(crate) expires_at: String,
+    /// GPUs that it has: UUIDs, or indices where those are not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) gpus: Vec<String>,
 }
 
 impl From<SandboxInfo> for Created {
@@ -320,6 +332,7 @@ impl From<SandboxInfo> for Created {
             expires_at: rfc3339(info.expires_at),
             sandbox_id: info.id,
             name: info.name,
+            gpus: info.gpus,
         }
     }
 }
