@@ -7,6 +7,7 @@
 //!        │     ├─ execute: events → one outcome, or a stream of them         outcome, lines
 //!        │     ├─ command: likewise                                          commands
 //!        │     └─ processes; a WebSocket takes the connection over           processes, attach
+//!        ├─ /openapi.json                     what the REST routes are          openapi
 //!        ├─ /mcp                              rmcp → tools → Supervisor      mcp
 //!        └─ /sandbox/{id}/port/{n}/…, {n}-{id}.<domain>: to a server inside  ports
 //! ```
@@ -31,6 +32,7 @@ mod lines;
 mod mcp;
 mod mirrors;
 mod network;
+mod openapi;
 mod outcome;
 mod ports;
 mod processes;
