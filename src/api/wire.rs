@@ -332,6 +332,8 @@ pub(crate) struct Listed {
     expires_at: String,
     last_used_at: String,
     state: &'static str,
+    /// Name of the key whose it is; null where there are no keys.
+    owner: Option<String>,
 }
 
 impl From<SandboxInfo> for Listed {
@@ -341,6 +343,7 @@ impl From<SandboxInfo> for Listed {
             expires_at: rfc3339(info.expires_at),
             last_used_at: rfc3339(info.last_used_at),
             state: info.state.as_str(),
+            owner: info.owner,
             name: info.name,
         }
     }
