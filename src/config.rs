@@ -5,6 +5,7 @@
 pub mod key;
 mod load;
 mod logging;
+mod reload;
 mod spelling;
 
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use key::ApiKey;
 pub use load::{PREFIX, tree};
 pub use logging::{Level, LogFormat, Logging};
+pub use reload::Reload;
 
 use crate::gpu::Wish;
 use crate::network::{Egress, Policy};

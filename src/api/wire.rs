@@ -410,6 +410,8 @@ pub(crate) struct Listed {
     /// `idle`, `busy` or `closing`.
     #[schema(value_type = openapi::Activity)]
     state: &'static str,
+    /// Name of the key whose it is; null where there are no keys.
+    owner: Option<String>,
 }
 
 impl From<SandboxInfo> for Listed {
@@ -419,6 +421,7 @@ impl From<SandboxInfo> for Listed {
             expires_at: rfc3339(info.expires_at),
             last_used_at: rfc3339(info.last_used_at),
             state: info.state.as_str(),
+            owner: info.owner,
             name: info.name,
         }
     }
