@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::answer::success;
 use super::arguments::Parameters;
+use super::prompts::HowTo;
 use super::schema::NoArguments;
 use super::tools::{Tools, answered};
 use crate::api::whole;
@@ -17,6 +18,23 @@ use crate::supervisor::CreateSpec;
 /// What a model is told before it sees the tools.
 pub(super) const INSTRUCTIONS: &str = "Runs Python in isolated environments. Call create_python_env \
 once and pass its container_id to every other tool.";
+
+/// How the tools go together, as a prompt.
+pub(super) const HOW_TO: HowTo = HowTo {
+    name: "use_python_env",
+    title: "Work in a Python environment",
+    text: "You have a Python environment at your disposal. Work like this:\n\
+        1. Call create_python_env. It gives you a container_id, which the other tools ask for.\n\
+        2. Where a package is missing, call install_package_in_env with the container_id and the \
+        package_name. It answers within seconds; the installation may go on.\n\
+        3. Call check_package_status with the same container_id and package_name until the package \
+        is installed.\n\
+        4. Run code with execute_python_code and the container_id. You get its output, its errors \
+        and links to the files that it made. Variables and imports last from call to call.\n\
+        Write charts and tables to files (plt.savefig, df.to_csv) where the user wants to have \
+        them: each file in the working directory gets a link to download it, to be passed on to the \
+        user.",
+};
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
