@@ -46,6 +46,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::Error;
+pub use mcp::{SetName, serve_messages};
 pub use server::serve;
 pub(crate) use wire::rfc3339;
 

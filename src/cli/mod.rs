@@ -3,6 +3,7 @@
 mod bench;
 pub mod client;
 mod doctor;
+mod mcp;
 mod mirror;
 mod run;
 mod serve;
@@ -45,6 +46,8 @@ enum Verb {
     Serve(serve::ServeArgs),
     /// Run one script in a fresh sandbox
     Run(run::RunArgs),
+    /// Speak MCP on standard input and output, for clients that start their servers
+    Mcp(mcp::McpArgs),
     /// Build, list, verify and remove mirrors, the base that sandboxes share
     #[command(subcommand)]
     Mirror(mirror::MirrorCommand),
@@ -78,6 +81,7 @@ pub fn main() -> ExitCode {
     let result = match cli.verb {
         Verb::Serve(args) => serve::main(&cli.common, &args),
         Verb::Run(args) => run::main(&cli.common, &args),
+        Verb::Mcp(args) => mcp::main(&cli.common, &args),
         Verb::Mirror(command) => cli
             .common
             .load()

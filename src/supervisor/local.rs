@@ -54,16 +54,6 @@ impl LocalDirs {
         }
     }
 
-    /// With one more, from which relative paths are meant.
-    #[must_use]
-    pub fn with_first(self, dir: PathBuf) -> Self {
-        let dirs = [dir].into_iter().chain(self.dirs.iter().cloned());
-        Self {
-            dirs: dirs.collect(),
-            ..self
-        }
-    }
-
     /// Opens a regular file for reading.
     ///
     /// # Errors

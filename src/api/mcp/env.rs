@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::schemars::JsonSchema;
 use rmcp::service::RequestContext;
@@ -12,7 +11,8 @@ use rmcp::{RoleServer, tool, tool_router};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::answer::{self, success};
+use super::answer::{self, failure, success};
+use super::arguments::Parameters;
 use super::schema::{ExecuteArguments, NoArguments};
 use super::tools::{Tools, answered, base_of, interrupted};
 use crate::api::error::Refusal;
@@ -326,7 +326,8 @@ fn refused(refusal: &Refusal) -> CallToolResult {
         ),
         _ => answer::advice(refusal),
     };
-    let mut result = CallToolResult::error(vec![ContentBlock::text(text.clone())]);
+    let mut result = failure(refusal);
+    result.content = vec![ContentBlock::text(text.clone())];
     result.structured_content = Some(json!({ "error": text }));
     result
 }

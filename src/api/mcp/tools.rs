@@ -10,7 +10,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::FutureExt;
 use rmcp::handler::server::tool::{ToolCallContext, schema_for_output};
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
     ProgressNotificationParam, ProgressToken, ServerCapabilities, ServerConfig,
@@ -20,6 +19,7 @@ use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router
 use tokio::sync::mpsc;
 
 use super::answer::{self, PythonAnswer, failure, success};
+use super::arguments::{self, Parameters};
 use super::schema::{
     Closed, CommandArguments, CreateArguments, ExecuteArguments, Files, NoArguments, ReadAnswer,
     ReadArguments, Sandbox, SandboxArguments, Sandboxes, WriteArguments, WriteEncoding, Written,
@@ -249,15 +249,6 @@ impl Tools {
         Self { app, set, local }
     }
 
-    /// With a directory from which relative local paths are meant: that of a client on this machine.
-    #[expect(dead_code, reason = "for stdio")]
-    pub(super) fn with_local_dir(self, dir: std::path::PathBuf) -> Self {
-        Self {
-            local: self.local.clone().with_first(dir),
-            ..self
-        }
-    }
-
     /// Where local paths may lie.
     pub(super) fn local(&self) -> &LocalDirs {
         &self.local
@@ -476,6 +467,11 @@ impl ServerHandler for Tools {
         let call = ToolCallContext::new(&tools, request, context);
         let call = tools.set.router.call(call);
         let answered = AssertUnwindSafe(call).catch_unwind().await;
+        if let Ok(Err(error)) = &answered
+            && let Some(refusal) = arguments::refused(error)
+        {
+            return Ok(failure(&refusal).into());
+        }
         answered.unwrap_or_else(|_| {
             tracing::error!("a tool panicked");
             Err(told(&Refusal::internal()))

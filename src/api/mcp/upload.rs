@@ -1,13 +1,13 @@
 //! The tool that puts a file into a sandbox: its content, or one of the machine of the service.
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::schemars::JsonSchema;
 use rmcp::{tool, tool_router};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{failure, success};
+use super::arguments::Parameters;
 use super::schema::{WriteArguments, WriteEncoding};
 use super::tools::Tools;
 use crate::api::error::Refusal;

@@ -5,7 +5,6 @@
 use std::fmt::Write as _;
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::schemars::JsonSchema;
 use rmcp::service::RequestContext;
@@ -14,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::answer::{advice, section, success};
+use super::answer::{advice, failure, section, success};
+use super::arguments::Parameters;
 use super::tools::{Tools, interrupted, told};
 use crate::api::error::Refusal;
 use crate::api::whole;
@@ -373,9 +373,8 @@ fn done(message: String) -> CallToolResult {
 
 /// A refusal, in the seed's shape too.
 pub(super) fn refused(refusal: &Refusal) -> CallToolResult {
-    let text = advice(refusal);
-    let mut result = CallToolResult::error(vec![ContentBlock::text(text.clone())]);
-    result.structured_content = Some(json!({ "success": false, "error": text }));
+    let mut result = failure(refusal);
+    result.structured_content = Some(json!({ "success": false, "error": advice(refusal) }));
     result
 }
 

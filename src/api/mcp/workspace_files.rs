@@ -1,7 +1,6 @@
 //! The fourth seed's tools, at `/mcp/workspace`: files.
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::schemars::JsonSchema;
 use rmcp::service::RequestContext;
@@ -9,6 +8,7 @@ use rmcp::{RoleServer, tool, tool_router};
 use serde::{Deserialize, Serialize};
 
 use super::answer::success;
+use super::arguments::Parameters;
 use super::schema::{ReadArguments, WriteArguments, WriteEncoding};
 use super::tools::{Tools, base_of, interrupted};
 use super::workspace::refused;
