@@ -30,7 +30,7 @@ use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState};
-use super::workspaces::Bench;
+use super::workspaces::WorkspaceState;
 use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::host::Init;
@@ -69,7 +69,7 @@ pub struct Sandbox {
     pub(super) installs: Installs,
     pub(super) ports: Ports,
     /// Of the tools for workspaces.
-    pub(super) bench: Bench,
+    pub(super) workspace: WorkspaceState,
     claim: Mutex<Claim>,
 }
 
@@ -185,7 +185,7 @@ impl Sandbox {
             network: Network::new(&id),
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
-            bench: Bench::default(),
+            workspace: WorkspaceState::default(),
             claim: Mutex::new(Claim {
                 owner: None,
                 name: id.clone(),

@@ -9,7 +9,19 @@ const VERSION: &str = "2026-07-28";
 
 /// Sends one request to an endpoint; the parameters get the metadata that the revision asks for.
 #[track_caller]
-pub fn post(service: &Service, path: &str, method: &str, mut params: Value) -> Answer {
+pub fn post(service: &Service, path: &str, method: &str, params: Value) -> Answer {
+    post_with(service, None, path, method, params)
+}
+
+/// With a key.
+#[track_caller]
+pub fn post_with(
+    service: &Service,
+    key: Option<&str>,
+    path: &str,
+    method: &str,
+    mut params: Value,
+) -> Answer {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": VERSION,
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -27,6 +39,7 @@ pub fn post(service: &Service, path: &str, method: &str, mut params: Value) -> A
     if !name.is_empty() {
         headers.push(("Mcp-Name", &name));
     }
+    headers.extend(key.map(|key| ("X-API-Key", key)));
     service.send(&Request {
         method: "POST",
         path,

@@ -24,7 +24,6 @@ mod stdio;
 mod tools;
 mod upload;
 mod workspace;
-mod workspace_files;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -57,11 +57,13 @@ impl ToolSet {
             },
             SetName::Env => Self {
                 instructions: env::INSTRUCTIONS,
-                router: Tools::env_router(),
+                router: Tools::env_router() + Tools::env_package_router(),
             },
             SetName::Workspace => Self {
                 instructions: workspace::INSTRUCTIONS,
-                router: Tools::workspace_router() + Tools::workspace_file_router(),
+                router: Tools::workspace_router()
+                    + Tools::workspace_exec_router()
+                    + Tools::workspace_file_router(),
             },
         }
     }
