@@ -28,7 +28,7 @@ pub(super) fn paths(cache: &[u8], names: &[&str]) -> Vec<String> {
                 .strip_prefix(*name)
                 .is_some_and(|r| r.starts_with('.'))
         };
-        names.iter().any(|name| rest(&name))
+        names.iter().any(|name| rest(name))
     };
     let mut paths: Vec<String> = entries
         .filter(|(key, _)| string(cache, *key).is_some_and(wanted))

@@ -33,7 +33,7 @@ use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{
     ContextInfo, ContextSpec, Event, ExecuteSpec, Restore, SandboxInfo, SandboxState, Wish,
 };
-use super::workspaces::Bench;
+use super::workspaces::WorkspaceState;
 use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::grant::Granted;
@@ -73,7 +73,7 @@ pub struct Sandbox {
     pub(super) installs: Installs,
     pub(super) ports: Ports,
     /// Of the tools for workspaces.
-    pub(super) bench: Bench,
+    pub(super) workspace: WorkspaceState,
     gpus: Option<Arc<GpuLease>>,
     claim: Mutex<Claim>,
 }
@@ -198,8 +198,8 @@ impl Sandbox {
             network: Network::new(&id),
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
-            bench: Bench::default(),
             gpus,
+            workspace: WorkspaceState::default(),
             claim: Mutex::new(Claim {
                 owner: None,
                 name: id.clone(),

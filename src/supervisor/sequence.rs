@@ -71,7 +71,7 @@ impl Supervisor {
             };
             bytes = bytes.saturating_sub(ended.stdout.len().max(ended.stderr.len()));
             left -= 1;
-            sandbox.bench.history.push(
+            sandbox.workspace.history.push(
                 Record {
                     at: SystemTime::now(),
                     command: command.clone(),
@@ -135,7 +135,7 @@ async fn provide(
             output: provided.message.clone(),
             exit_code: None,
         };
-        sandbox.bench.history.push(record, log_bytes);
+        sandbox.workspace.history.push(record, log_bytes);
     }
     Ok(provided)
 }
