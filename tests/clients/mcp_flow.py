@@ -1,6 +1,6 @@
 """Drives a running service through the official MCP client, as a model's host would.
 
-    pip install -r requirements.txt
+    pip install -r mcp.txt
     python mcp_flow.py http://127.0.0.1:8000/mcp [KEY]
 
 Runs every check in both generations of the protocol: the stateless one (2026-07-28) and the older

@@ -10,12 +10,12 @@ const VERSION: &str = "2026-07-28";
 /// Sends one request to an endpoint; the parameters get the metadata that the revision asks for.
 #[track_caller]
 pub fn post(service: &Service, path: &str, method: &str, params: Value) -> Answer {
-    post_with(service, None, path, method, params)
+    post_as(service, None, path, method, params)
 }
 
-/// With a key.
+/// The same with a key.
 #[track_caller]
-pub fn post_with(
+pub fn post_as(
     service: &Service,
     key: Option<&str>,
     path: &str,
@@ -36,10 +36,12 @@ pub fn post_with(
         ("MCP-Protocol-Version", VERSION),
         ("Mcp-Method", method),
     ];
+    if let Some(key) = key {
+        headers.push(("X-API-Key", key));
+    }
     if !name.is_empty() {
         headers.push(("Mcp-Name", &name));
     }
-    headers.extend(key.map(|key| ("X-API-Key", key)));
     service.send(&Request {
         method: "POST",
         path,

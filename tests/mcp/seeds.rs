@@ -12,7 +12,7 @@ use crate::clients::{CLIENTS, python};
 use crate::fixture::index::Index;
 use crate::fixture::program::run;
 use crate::fixture::{Launch, Service, temp_dir};
-use crate::rpc::{call, post_with};
+use crate::rpc::{call, post_as};
 
 /// Packages come from the real index, in both generations of the protocol.
 const FLOW: Duration = Duration::from_secs(600);
@@ -123,7 +123,7 @@ fn commands_run_where_the_index_cannot_be_reached() {
 #[track_caller]
 fn tool(service: &Service, key: &str, path: &str, name: &str, arguments: &Value) -> Value {
     let params = json!({ "name": name, "arguments": arguments });
-    let answer = post_with(service, Some(key), path, "tools/call", params);
+    let answer = post_as(service, Some(key), path, "tools/call", params);
     answer.ok().json()["result"].clone()
 }
 
@@ -178,7 +178,7 @@ fn containers_are_their_keys_alone() {
         ),
         ("/mcp/env", &env, ["sandbox_not_found", "sandbox_not_found"]),
     ] {
-        let listed = post_with(&service, Some(two), path, "tools/list", json!({}));
+        let listed = post_as(&service, Some(two), path, "tools/list", json!({}));
         let listed = listed.ok().json()["result"]["tools"].clone();
         let tools = listed.as_array().expect("a list");
         let takes = |tool: &&Value| tool["inputSchema"]["properties"]["container_id"].is_object();

@@ -12,7 +12,8 @@ use super::{MESSAGES, refused};
 use crate::api::error::Refusal;
 use crate::api::mcp::answer::{advice, section, success};
 use crate::api::mcp::arguments::Parameters;
-use crate::api::mcp::tools::{Tools, interrupted, told};
+use crate::api::mcp::progress::told;
+use crate::api::mcp::tools::{Tools, interrupted};
 use crate::api::wire::{CommandAnswer, seconds};
 use crate::supervisor::{Dependencies, SequenceOutcome, SequenceSpec};
 

@@ -12,8 +12,9 @@ use super::{MESSAGES, refused};
 use crate::api::error::Refusal;
 use crate::api::mcp::answer::success;
 use crate::api::mcp::arguments::Parameters;
+use crate::api::mcp::progress::told;
 use crate::api::mcp::schema::{ReadArguments, WriteArguments, WriteEncoding};
-use crate::api::mcp::tools::{Tools, base_of, interrupted, told};
+use crate::api::mcp::tools::{Tools, base_of, interrupted};
 use crate::api::wire::download_url;
 use crate::supervisor::{HOME, destination, file_name, relative_to_home};
 
