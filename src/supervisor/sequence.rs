@@ -13,7 +13,7 @@ use super::types::{
 use super::{Supervisor, dependencies, plan};
 
 /// Bytes of each stream that a command may have whatever those before it printed.
-const LEAST_OUTPUT_BYTES: usize = 4096;
+const LEAST_OUTPUT_BYTES: usize = 2048;
 
 impl Supervisor {
     /// Runs commands in a row and records what they did. Before one that runs a Python script, what

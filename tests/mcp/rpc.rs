@@ -42,7 +42,6 @@ pub fn post_as(
     if !name.is_empty() {
         headers.push(("Mcp-Name", &name));
     }
-    headers.extend(key.map(|key| ("X-API-Key", key)));
     service.send(&Request {
         method: "POST",
         path,

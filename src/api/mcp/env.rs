@@ -29,7 +29,7 @@ scikit-learn and other data packages are there; install others with install_pack
 its status is \"installing\" ask check_package_status until it is complete. execute_python_code runs \
 code; variables, imports and files last between calls. Save figures with plt.savefig() and tables \
 with df.to_csv() or df.to_excel(): each saved file comes back as a download link in file_links. An \
-environment is closed when it was not used for an hour.";
+environment that is not used for idle_seconds, an hour as a rule, is closed.";
 
 /// Exit codes as a shell has them: of `timeout(1)`, SIGINT and SIGKILL.
 const TIMED_OUT: i32 = 124;
@@ -108,7 +108,8 @@ impl Tools {
         title = "Create a Python environment",
         description = "Create an isolated Python environment and return its container_id, which \
             every other tool needs. Create one per task and reuse it: variables, imports, packages \
-            and files last between calls. It is closed when it was not used for an hour.",
+            and files last between calls. It is closed when it was not used for idle_seconds, an \
+            hour as a rule.",
         output_schema = schema_for_output::<Environment>(),
         annotations(destructive_hint = false, idempotent_hint = false, open_world_hint = false)
     )]
