@@ -11,7 +11,7 @@ mod serve;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::mirror::{Lock, Mirror, Store, TerminalProgress};
@@ -59,12 +59,10 @@ enum Verb {
 }
 
 impl Common {
-    /// The configuration: defaults, then the file, then these options.
+    /// The configuration: defaults, then the file, then the environment, then these options.
     fn load(&self) -> Result<Config, String> {
-        let mut config = match &self.config {
-            None => Config::default(),
-            Some(path) => Config::from_file(path)?,
-        };
+        let flags = variables_of(&Cli::command());
+        let mut config = Config::load(self.config.as_deref(), std::env::vars_os(), &flags)?;
         if let Some(dir) = &self.data_dir {
             config.data_dir.clone_from(dir);
         }
@@ -73,6 +71,14 @@ impl Common {
         }
         Ok(config)
     }
+}
+
+/// Variables of the environment that stand for flags.
+fn variables_of(command: &clap::Command) -> Vec<String> {
+    let own = command.get_arguments().filter_map(|flag| flag.get_env());
+    let own = own.filter_map(|name| name.to_str().map(str::to_owned));
+    let below = command.get_subcommands().flat_map(variables_of);
+    own.chain(below).collect()
 }
 
 /// Runs the command line.
@@ -184,7 +190,6 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -9,5 +9,6 @@ mod events;
 mod official;
 mod resources;
 mod rpc;
+mod seeds;
 mod sets;
 mod stdio;

@@ -80,6 +80,15 @@ pub(crate) fn success(structured: &impl Serialize, content: Vec<ContentBlock>) -
 
 /// A refusal, for the model to act on.
 pub(crate) fn failure(refusal: &Refusal) -> CallToolResult {
+    let mut result = CallToolResult::error(vec![ContentBlock::text(advice(refusal))]);
+    let mut meta = MetaObject::new();
+    meta.insert(REFUSAL.to_owned(), refusal.facts());
+    result.meta = Some(meta);
+    result
+}
+
+/// A refusal and what to do about it.
+pub(super) fn advice(refusal: &Refusal) -> String {
     let hint = match refusal.code() {
         "sandbox_not_found" => {
             ". It may have expired or been closed; list_sandboxes shows which are alive, \
@@ -90,14 +99,12 @@ pub(crate) fn failure(refusal: &Refusal) -> CallToolResult {
         "process_not_found" => ". list_processes shows which there are",
         "process_ended" => ". read_process_output shows what it printed and how it ended",
         "file_not_found" => ". list_files shows what there is",
+        "container_not_found" | "workspace_not_found" => {
+            ". It may have expired or been stopped; sandbox_initialize makes a new one"
+        }
         _ => "",
     };
-    let text = format!("{}{hint} ({})", refusal.detail(), refusal.code());
-    let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
-    let mut meta = MetaObject::new();
-    meta.insert(REFUSAL.to_owned(), refusal.facts());
-    result.meta = Some(meta);
-    result
+    format!("{}{hint} ({})", refusal.detail(), refusal.code())
 }
 
 /// The refusal that [`failure`] made this of.
@@ -288,7 +295,7 @@ fn describe(outcome: &Outcome, shown: &Shown) -> String {
     text
 }
 
-fn section(text: &mut String, title: &str, body: &str) {
+pub(super) fn section(text: &mut String, title: &str, body: &str) {
     let body = body.trim_end();
     if body.is_empty() {
         return;

@@ -26,7 +26,9 @@ mod sessions;
 mod sets;
 mod stdio;
 mod tools;
+mod upload;
 mod workspace;
+mod workspace_files;
 
 use std::sync::Arc;
 use std::time::Duration;

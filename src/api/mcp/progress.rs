@@ -5,6 +5,7 @@ use std::time::Duration;
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RequestContext};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, interval_at};
 
 use crate::supervisor::{CommandEvent, Event};
@@ -67,4 +68,24 @@ impl<'a> Progress<'a> {
             self.token = None;
         }
     }
+}
+
+/// Runs a verb, and tells what it says meanwhile as progress.
+pub(super) async fn told<T>(
+    context: &RequestContext<RoleServer>,
+    mut words: mpsc::Receiver<String>,
+    verb: impl Future<Output = T>,
+) -> T {
+    let mut progress = Progress::of(context);
+    let mut verb = std::pin::pin!(verb);
+    let done = loop {
+        tokio::select! {
+            Some(text) = words.recv() => progress.say(&text).await,
+            done = &mut verb => break done,
+        }
+    };
+    while let Ok(text) = words.try_recv() {
+        progress.say(&text).await;
+    }
+    done
 }

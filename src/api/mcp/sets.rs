@@ -73,7 +73,8 @@ impl ToolSet {
                     + Tools::mirror_router()
                     + Tools::package_router()
                     + Tools::port_router()
-                    + Tools::process_router(),
+                    + Tools::process_router()
+                    + Tools::upload_router(),
             },
             SetName::Env => Self {
                 instructions: env::INSTRUCTIONS,
@@ -83,7 +84,7 @@ impl ToolSet {
             SetName::Workspace => Self {
                 instructions: workspace::INSTRUCTIONS,
                 how_to: workspace::HOW_TO,
-                router: Tools::workspace_router(),
+                router: Tools::workspace_router() + Tools::workspace_file_router(),
             },
         }
     }

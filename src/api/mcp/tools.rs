@@ -27,7 +27,8 @@ use crate::api::rest::execution_lost;
 use crate::api::wire::{CommandAnswer, Created, File, seconds};
 use crate::api::{App, whole};
 use crate::supervisor::{
-    CommandEvent, CommandOutcome, CommandSpec, CreateSpec, ExecuteSpec, Execution, Supervisor,
+    CommandEvent, CommandOutcome, CommandSpec, CreateSpec, ExecuteSpec, Execution, LocalDirs,
+    Supervisor,
 };
 
 /// Bytes of a file that `read_file` gives as text or base64: what a model can take in at once.
@@ -41,6 +42,7 @@ const READ_IMAGE_BYTES: u64 = 5 * 1024 * 1024;
 pub(crate) struct Tools {
     app: Arc<App>,
     pub(super) set: Arc<ToolSet>,
+    local: LocalDirs,
 }
 
 #[tool_router(vis = "pub(super)")]
@@ -210,7 +212,7 @@ impl Tools {
     )]
     async fn read_file(&self, Parameters(arguments): Parameters<ReadArguments>) -> CallToolResult {
         match self.read(arguments).await {
-            Ok(result) => result,
+            Ok((answer, content)) => success(&answer, vec![content]),
             Err(refusal) => failure(&refusal),
         }
     }
@@ -239,7 +241,22 @@ impl Tools {
 impl Tools {
     pub(super) fn new(app: Arc<App>, set: ToolSet) -> Self {
         let set = Arc::new(set);
-        Self { app, set }
+        let dirs = app.supervisor.config().mcp.local_dirs.clone();
+        let local = LocalDirs::new(dirs);
+        Self { app, set, local }
+    }
+
+    /// With a directory from which relative local paths are meant: that of a client on this machine.
+    pub(super) fn with_local_dir(self, dir: std::path::PathBuf) -> Self {
+        Self {
+            local: self.local.clone().with_first(dir),
+            ..self
+        }
+    }
+
+    /// Where local paths may lie.
+    pub(super) fn local(&self) -> &LocalDirs {
+        &self.local
     }
 
     /// The tools as whoever sent the call sees the service. What does not come by HTTP sees what the
@@ -250,7 +267,7 @@ impl Tools {
         };
         Ok(Self {
             app: self.app.seen_by(&head.extensions)?,
-            set: Arc::clone(&self.set),
+            ..self.clone()
         })
     }
 
@@ -258,7 +275,7 @@ impl Tools {
         &self.app.supervisor
     }
 
-    async fn run(
+    pub(super) async fn run(
         &self,
         arguments: ExecuteArguments,
         context: &RequestContext<RoleServer>,
@@ -312,7 +329,11 @@ impl Tools {
         running.finish().await
     }
 
-    async fn read(&self, arguments: ReadArguments) -> Result<CallToolResult, Refusal> {
+    /// A file's content for a model, and the same as content of an answer.
+    pub(super) async fn read(
+        &self,
+        arguments: ReadArguments,
+    ) -> Result<(ReadAnswer, ContentBlock), Refusal> {
         let ReadArguments { sandbox_id, path } = arguments;
         let opened = self.app.supervisor.open_file(&sandbox_id, &path).await?;
         let size = opened.size;
@@ -326,8 +347,8 @@ impl Tools {
             return Err(Refusal::bad_request(
                 "file_too_large",
                 format!(
-                    "{path} has {size} bytes and read_file gives at most {limit}; \
-                     read a part of it with execute_python_code"
+                    "{path} has {size} bytes and at most {limit} are given at once; \
+                     read a part of it with code"
                 ),
             ));
         }
@@ -345,7 +366,7 @@ impl Tools {
         };
         if let Some(image_type) = image_type {
             let image = ContentBlock::image(BASE64.encode(bytes), image_type);
-            return Ok(success(&answer, vec![image]));
+            return Ok((answer, image));
         }
         let (encoding, content) = match String::from_utf8(bytes) {
             Ok(text) => ("utf-8", text),
@@ -353,10 +374,10 @@ impl Tools {
         };
         answer.encoding = encoding;
         answer.content = Some(content.clone());
-        Ok(success(&answer, vec![ContentBlock::text(content)]))
+        Ok((answer, ContentBlock::text(content)))
     }
 
-    async fn write(&self, arguments: WriteArguments) -> Result<Written, Refusal> {
+    pub(super) async fn write(&self, arguments: WriteArguments) -> Result<Written, Refusal> {
         let bytes = match arguments.encoding {
             WriteEncoding::Utf8 => arguments.content.into_bytes(),
             WriteEncoding::Base64 => BASE64.decode(arguments.content.trim()).map_err(|error| {
@@ -385,12 +406,12 @@ pub(super) fn answered<T>(
 }
 
 /// Nobody waits for this answer any more.
-fn interrupted() -> CallToolResult {
+pub(super) fn interrupted() -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text("The call was cancelled.")])
 }
 
 /// Where the client reaches this service, to build links. Over other transports there is no HTTP.
-fn base_of(context: &RequestContext<RoleServer>) -> Option<String> {
+pub(super) fn base_of(context: &RequestContext<RoleServer>) -> Option<String> {
     let head = context.extensions.get::<Parts>()?;
     let host = head.headers.get(header::HOST)?.to_str().ok()?;
     Some(format!("http://{host}"))
