@@ -141,9 +141,10 @@ impl Own {
         let supervisor = Supervisor::start(self.prepared)
             .await
             .map_err(|e| e.to_string())?;
-        let output = tokio::fs::File::from_std(output);
+        let (input, output) = (tokio::io::stdin(), tokio::fs::File::from_std(output));
+        let dir = local_dir();
         let served = tokio::select! {
-            () = serve_messages(&supervisor, set, tokio::io::stdin(), output) => Ok(()),
+            () = serve_messages(&supervisor, set, dir, input, output) => Ok(()),
             () = stop.asked() => Ok(()),
             () = supervisor.failed() => Err("the nursery died, and every sandbox with it".to_owned()),
         };
@@ -151,6 +152,13 @@ impl Own {
         drop(self.own_dir);
         served
     }
+}
+
+/// The directory that the client started us in, for tools with local paths. Some clients start their
+/// servers in `/`, and mean nothing by it.
+fn local_dir() -> Option<std::path::PathBuf> {
+    let dir = std::env::current_dir().ok();
+    dir.filter(|dir| dir.parent().is_some())
 }
 
 /// A directory for the time of this process.
