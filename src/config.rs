@@ -9,7 +9,7 @@ mod reload;
 mod spelling;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,8 @@ pub struct Config {
     pub packages: Packages,
     /// Mirrors that are the base and a layer of packages.
     pub mirrors: Mirrors,
+    /// What the tools of MCP have beside the verbs of REST.
+    pub mcp: Mcp,
 }
 
 /// The port and who may use it.
@@ -243,6 +245,31 @@ pub struct Mirrors {
     pub idle_seconds: u64,
 }
 
+/// What the tools of MCP have beside the verbs of REST.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mcp {
+    /// Directories of this host, absolute, that tools with a "local" path may read and write; of a
+    /// relative path the first is meant. Anyone who may call the tools has all of them.
+    pub local_dirs: Vec<PathBuf>,
+    /// Bytes of one local file that is copied, either way.
+    pub local_file_bytes: u64,
+    /// Files and directories that `copy_project` copies.
+    pub project_files: usize,
+    /// Bytes of all of them.
+    pub project_bytes: u64,
+    /// Seconds without a request after which a sandbox of `create_python_env` is closed.
+    pub env_idle_seconds: u64,
+    /// Commands of one `sandbox_exec`.
+    pub commands: usize,
+    /// Whether `sandbox_exec` installs what a script imports or its requirements.txt names before it
+    /// runs the script, where the call does not say.
+    pub install_dependencies: bool,
+    /// Bytes of the record of what `sandbox_exec` ran in a sandbox that `get_container_logs` tells: the
+    /// last.
+    pub log_bytes: usize,
+}
+
 impl Config {
     /// Refuses values that nothing could run with.
     ///
@@ -319,6 +346,7 @@ impl Config {
                 return Err(format!("limits.{key} must be 1 or more"));
             }
         }
+        self.mcp.check()?;
         if self.service.pool > self.service.max_sandboxes {
             return Err("service.pool must be at most service.max_sandboxes".into());
         }
@@ -345,6 +373,7 @@ impl Default for Config {
             network: Network::default(),
             packages: Packages::default(),
             mirrors: Mirrors::default(),
+            mcp: Mcp::default(),
         }
     }
 }
@@ -467,6 +496,47 @@ impl Default for Mirrors {
     }
 }
 
+impl Default for Mcp {
+    fn default() -> Self {
+        Self {
+            local_dirs: Vec::new(),
+            local_file_bytes: 256 * MIB,
+            project_files: 10_000,
+            project_bytes: 256 * MIB,
+            env_idle_seconds: 3600,
+            commands: 64,
+            install_dependencies: true,
+            log_bytes: 256 * 1024,
+        }
+    }
+}
+
+impl Mcp {
+    /// Trees that are the kernel's words, not files.
+    const NOT_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+    fn check(&self) -> Result<(), String> {
+        let plain = |dir: &PathBuf| {
+            dir.components()
+                .all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+                && dir.is_absolute()
+                && dir != Path::new("/")
+                && !Self::NOT_FILES.iter().any(|tree| dir.starts_with(tree))
+        };
+        if let Some(wrong) = self.local_dirs.iter().find(|dir| !plain(dir)) {
+            return Err(format!(
+                "mcp.local_dirs: {} is not an absolute path to a directory of files, without \"..\", \
+                 and not \"/\"",
+                wrong.display()
+            ));
+        }
+        if self.env_idle_seconds == 0 || self.commands == 0 {
+            return Err("mcp.env_idle_seconds and mcp.commands must be 1 or more".into());
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -485,5 +555,28 @@ mod tests {
         let mut config = Config::default();
         config.limits.processes = config.limits.max_processes + 1;
         assert!(config.check().unwrap_err().contains("limits.processes"));
+    }
+
+    #[test]
+    fn local_directories_are_absolute_and_hold_files() {
+        let checked = |dir: &str| {
+            let mut config = Config::default();
+            config.mcp.local_dirs = vec!["/srv/data".into(), dir.into()];
+            config.check()
+        };
+        assert_eq!(checked("/home/user/projects/"), Ok(()));
+        for wrong in [
+            "",
+            ".",
+            "data",
+            "/",
+            "//",
+            "/srv/../etc",
+            "/proc/self",
+            "/dev",
+        ] {
+            let error = checked(wrong).unwrap_err();
+            assert!(error.contains("mcp.local_dirs"), "{wrong:?}: {error}");
+        }
     }
 }

@@ -48,6 +48,7 @@ use std::time::Duration;
 
 pub use access::Access;
 pub use error::Error;
+pub use mcp::{SetName, serve_messages};
 pub use server::serve;
 pub(crate) use wire::rfc3339;
 

@@ -51,7 +51,7 @@ async fn unknown_route() -> Refusal {
     Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such route")
 }
 
-async fn wrong_method() -> Refusal {
+pub(super) async fn wrong_method() -> Refusal {
     Refusal::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "method_not_allowed",

@@ -4,6 +4,7 @@ mod bench;
 pub mod client;
 mod doctor;
 mod log;
+mod mcp;
 mod mirror;
 mod notify;
 mod ps;
@@ -52,6 +53,8 @@ enum Verb {
     Ps(ps::PsArgs),
     /// Close sandboxes of the running service
     Kill(ps::KillArgs),
+    /// Speak MCP on standard input and output, for clients that start their servers
+    Mcp(mcp::McpArgs),
     /// Build, list, verify and remove mirrors, the base that sandboxes share
     #[command(subcommand)]
     Mirror(mirror::MirrorCommand),
@@ -93,6 +96,7 @@ pub fn main() -> ExitCode {
         Verb::Run(args) => run::main(&cli.common, &args),
         Verb::Ps(args) => ps::ps(&cli.common, &args),
         Verb::Kill(args) => ps::kill(&cli.common, &args),
+        Verb::Mcp(args) => mcp::main(&cli.common, &args),
         Verb::Mirror(command) => cli
             .common
             .load()

@@ -6,6 +6,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use sha2::{Digest, Sha256};
+
 use super::error::{Error, ErrorKind};
 use super::sandbox::Sandbox;
 
@@ -63,6 +65,13 @@ impl Owner {
         &self.0.name
     }
 
+    /// Adds who it is to a digest: two that are equal add the same, others do not.
+    fn tell(&self, hash: &mut Sha256) {
+        hash.update(self.0.name.len().to_le_bytes());
+        hash.update(&self.0.name);
+        hash.update(self.0.tag.unwrap_or_default());
+    }
+
     /// Most live sandboxes, where that is limited beside the service's own limit.
     pub(super) fn max_sandboxes(&self) -> Option<usize> {
         self.0.max_sandboxes
@@ -106,6 +115,18 @@ impl Scope {
             Self::Everything => true,
             Self::Nothing => false,
             Self::Of(owner) => sandbox.owner().as_ref() == Some(owner),
+        }
+    }
+
+    /// Adds to a digest what this handle sees.
+    pub(super) fn tell(&self, hash: &mut Sha256) {
+        match self {
+            Self::Everything => hash.update(b"everything"),
+            Self::Nothing => hash.update(b"nothing"),
+            Self::Of(owner) => {
+                hash.update(b"owner");
+                owner.tell(hash);
+            }
         }
     }
 

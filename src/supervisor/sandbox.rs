@@ -30,6 +30,7 @@ use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState};
+use super::workspaces::Bench;
 use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::host::Init;
@@ -67,6 +68,8 @@ pub struct Sandbox {
     pub(super) network: Network,
     pub(super) installs: Installs,
     pub(super) ports: Ports,
+    /// Of the tools for workspaces.
+    pub(super) bench: Bench,
     claim: Mutex<Claim>,
 }
 
@@ -182,6 +185,7 @@ impl Sandbox {
             network: Network::new(&id),
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
+            bench: Bench::default(),
             claim: Mutex::new(Claim {
                 owner: None,
                 name: id.clone(),
@@ -569,8 +573,12 @@ fn port_taken() -> isolation::Error {
 
 /// 128 random bits as 26 characters of Crockford's base 32, in lower case.
 pub(super) fn new_id() -> String {
+    id_of(rand::random())
+}
+
+/// The form of an id.
+pub(super) fn id_of(mut bits: u128) -> String {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-    let mut bits: u128 = rand::random();
     let mut id = [0u8; 26];
     for c in &mut id {
         *c = ALPHABET[(bits & 31) as usize];

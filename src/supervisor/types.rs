@@ -3,6 +3,7 @@
 
 mod package;
 mod process;
+mod workspace;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,6 +22,7 @@ pub use crate::mirror::Package;
 use crate::network::Policy;
 pub use package::*;
 pub use process::*;
+pub use workspace::*;
 
 /// What a new sandbox should be; `None` takes the configured default.
 #[derive(Debug, Clone, Default)]

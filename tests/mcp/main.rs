@@ -3,7 +3,11 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 
+mod call;
 mod clients;
+mod events;
 mod official;
 mod rpc;
+mod seeds;
 mod sets;
+mod stdio;

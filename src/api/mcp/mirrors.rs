@@ -1,11 +1,11 @@
 //! The tools for mirrors: sets of packages that sandboxes are created with.
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::{tool, tool_router};
 
 use super::answer::{failure, success};
+use super::arguments::Parameters;
 use super::schema::{Closed, DeleteMirrorArguments, Mirrors, NoArguments};
 use super::tools::{Tools, answered};
 use crate::api::whole;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::{tool, tool_router};
 
 use super::answer::success;
+use super::arguments::Parameters;
 use super::schema::{InstallArguments, PackageArguments, Packages};
 use super::tools::{Tools, answered};
 use crate::api::wire::{InstallAnswer, PackageAnswer};

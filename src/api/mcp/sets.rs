@@ -14,13 +14,24 @@ code inside has no network unless the service's operator gave it one.";
 
 /// Names of the sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SetName {
+pub enum SetName {
     /// All verbs, with the second seed's names: `/mcp`.
     Default,
     /// The third seed's: `/mcp/env`.
     Env,
     /// The fourth seed's: `/mcp/workspace`.
     Workspace,
+}
+
+impl SetName {
+    /// Path of the endpoint that has it.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Default => "/mcp",
+            Self::Env => "/mcp/env",
+            Self::Workspace => "/mcp/workspace",
+        }
+    }
 }
 
 /// A choice of tools.
@@ -41,7 +52,8 @@ impl ToolSet {
                     + Tools::mirror_router()
                     + Tools::package_router()
                     + Tools::port_router()
-                    + Tools::process_router(),
+                    + Tools::process_router()
+                    + Tools::upload_router(),
             },
             SetName::Env => Self {
                 instructions: env::INSTRUCTIONS,
@@ -49,7 +61,7 @@ impl ToolSet {
             },
             SetName::Workspace => Self {
                 instructions: workspace::INSTRUCTIONS,
-                router: Tools::workspace_router(),
+                router: Tools::workspace_router() + Tools::workspace_file_router(),
             },
         }
     }

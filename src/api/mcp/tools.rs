@@ -10,15 +10,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::FutureExt;
 use rmcp::handler::server::tool::{ToolCallContext, schema_for_output};
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
     ProgressNotificationParam, ProgressToken, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::{Peer, RequestContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
+use tokio::sync::mpsc;
 
 use super::answer::{self, PythonAnswer, failure, success};
+use super::arguments::{self, Parameters};
 use super::schema::{
     Closed, CommandArguments, CreateArguments, ExecuteArguments, Files, NoArguments, ReadAnswer,
     ReadArguments, Sandbox, SandboxArguments, Sandboxes, WriteArguments, WriteEncoding, Written,
@@ -31,7 +32,7 @@ use crate::api::rest::execution_lost;
 use crate::api::wire::{CommandAnswer, Created, File, seconds};
 use crate::api::{App, whole};
 use crate::supervisor::{
-    CommandOutcome, CommandSpec, CreateSpec, Event, ExecuteSpec, Execution, Supervisor,
+    CommandOutcome, CommandSpec, CreateSpec, Event, ExecuteSpec, Execution, LocalDirs, Supervisor,
 };
 
 /// Bytes of a file that `read_file` gives as text or base64: what a model can take in at once.
@@ -45,6 +46,7 @@ const READ_IMAGE_BYTES: u64 = 5 * 1024 * 1024;
 pub(crate) struct Tools {
     app: Arc<App>,
     set: Arc<ToolSet>,
+    local: LocalDirs,
 }
 
 #[tool_router(vis = "pub(super)")]
@@ -213,7 +215,7 @@ impl Tools {
     )]
     async fn read_file(&self, Parameters(arguments): Parameters<ReadArguments>) -> CallToolResult {
         match self.read(arguments).await {
-            Ok(result) => result,
+            Ok((answer, content)) => success(&answer, vec![content]),
             Err(refusal) => failure(&refusal),
         }
     }
@@ -242,7 +244,23 @@ impl Tools {
 impl Tools {
     pub(super) fn new(app: Arc<App>, set: ToolSet) -> Self {
         let set = Arc::new(set);
-        Self { app, set }
+        let dirs = app.supervisor.config().mcp.local_dirs.clone();
+        let local = LocalDirs::new(dirs);
+        Self { app, set, local }
+    }
+
+    /// With a directory from which relative local paths are meant: that of a client on this machine.
+    #[expect(dead_code, reason = "for stdio")]
+    pub(super) fn with_local_dir(self, dir: std::path::PathBuf) -> Self {
+        Self {
+            local: self.local.clone().with_first(dir),
+            ..self
+        }
+    }
+
+    /// Where local paths may lie.
+    pub(super) fn local(&self) -> &LocalDirs {
+        &self.local
     }
 
     /// The tools as whoever sent the call sees the service. What does not come by HTTP sees what the
@@ -253,7 +271,7 @@ impl Tools {
         };
         Ok(Self {
             app: self.app.seen_by(&head.extensions)?,
-            set: Arc::clone(&self.set),
+            ..self.clone()
         })
     }
 
@@ -261,7 +279,7 @@ impl Tools {
         &self.app.supervisor
     }
 
-    async fn run(
+    pub(super) async fn run(
         &self,
         arguments: ExecuteArguments,
         context: &RequestContext<RoleServer>,
@@ -296,7 +314,11 @@ impl Tools {
         self.app.supervisor.command(id, spec).await?.finish().await
     }
 
-    async fn read(&self, arguments: ReadArguments) -> Result<CallToolResult, Refusal> {
+    /// A file's content for a model, and the same as content of an answer.
+    pub(super) async fn read(
+        &self,
+        arguments: ReadArguments,
+    ) -> Result<(ReadAnswer, ContentBlock), Refusal> {
         let ReadArguments { sandbox_id, path } = arguments;
         let opened = self.app.supervisor.open_file(&sandbox_id, &path).await?;
         let size = opened.size;
@@ -310,8 +332,8 @@ impl Tools {
             return Err(Refusal::bad_request(
                 "file_too_large",
                 format!(
-                    "{path} has {size} bytes and read_file gives at most {limit}; \
-                     read a part of it with execute_python_code"
+                    "{path} has {size} bytes and at most {limit} are given at once; \
+                     read a part of it with code"
                 ),
             ));
         }
@@ -329,7 +351,7 @@ impl Tools {
         };
         if let Some(image_type) = image_type {
             let image = ContentBlock::image(BASE64.encode(bytes), image_type);
-            return Ok(success(&answer, vec![image]));
+            return Ok((answer, image));
         }
         let (encoding, content) = match String::from_utf8(bytes) {
             Ok(text) => ("utf-8", text),
@@ -337,10 +359,10 @@ impl Tools {
         };
         answer.encoding = encoding;
         answer.content = Some(content.clone());
-        Ok(success(&answer, vec![ContentBlock::text(content)]))
+        Ok((answer, ContentBlock::text(content)))
     }
 
-    async fn write(&self, arguments: WriteArguments) -> Result<Written, Refusal> {
+    pub(super) async fn write(&self, arguments: WriteArguments) -> Result<Written, Refusal> {
         let bytes = match arguments.encoding {
             WriteEncoding::Utf8 => arguments.content.into_bytes(),
             WriteEncoding::Base64 => BASE64.decode(arguments.content.trim()).map_err(|error| {
@@ -369,12 +391,12 @@ pub(super) fn answered<T>(
 }
 
 /// Nobody waits for this answer any more.
-fn interrupted() -> CallToolResult {
+pub(super) fn interrupted() -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text("The call was cancelled.")])
 }
 
 /// Where the client reaches this service, to build links. Over other transports there is no HTTP.
-fn base_of(context: &RequestContext<RoleServer>) -> Option<String> {
+pub(super) fn base_of(context: &RequestContext<RoleServer>) -> Option<String> {
     let head = context.extensions.get::<Parts>()?;
     let host = head.headers.get(header::HOST)?.to_str().ok()?;
     Some(format!("http://{host}"))
@@ -397,9 +419,13 @@ impl<'a> Progress<'a> {
     }
 
     async fn tell(&mut self, event: &Event) {
-        let (Some(token), Event::Stdout(text) | Event::Stderr(text)) = (&self.token, event) else {
-            return;
-        };
+        if let Event::Stdout(text) | Event::Stderr(text) = event {
+            self.say(text).await;
+        }
+    }
+
+    async fn say(&mut self, text: &str) {
+        let Some(token) = &self.token else { return };
         self.told += 1.0;
         let progress = ProgressNotificationParam::new(token.clone(), self.told);
         let told = self.peer.notify_progress(progress.with_message(text)).await;
@@ -407,6 +433,26 @@ impl<'a> Progress<'a> {
             self.token = None;
         }
     }
+}
+
+/// Runs a verb, and tells what it says meanwhile as progress.
+pub(super) async fn told<T>(
+    context: &RequestContext<RoleServer>,
+    mut words: mpsc::Receiver<String>,
+    verb: impl Future<Output = T>,
+) -> T {
+    let mut progress = Progress::of(context);
+    let mut verb = std::pin::pin!(verb);
+    let done = loop {
+        tokio::select! {
+            Some(text) = words.recv() => progress.say(&text).await,
+            done = &mut verb => break done,
+        }
+    };
+    while let Ok(text) = words.try_recv() {
+        progress.say(&text).await;
+    }
+    done
 }
 
 #[tool_handler(router = self.set.router)]
@@ -430,6 +476,11 @@ impl ServerHandler for Tools {
         let call = ToolCallContext::new(&tools, request, context);
         let call = tools.set.router.call(call);
         let answered = AssertUnwindSafe(call).catch_unwind().await;
+        if let Ok(Err(error)) = &answered
+            && let Some(refusal) = arguments::refused(error)
+        {
+            return Ok(failure(&refusal).into());
+        }
         answered.unwrap_or_else(|_| {
             tracing::error!("a tool panicked");
             Err(told(&Refusal::internal()))
