@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::answer::{self, success};
 use super::arguments::Parameters;
+use super::prompts::HowTo;
 use super::schema::{ExecuteArguments, NoArguments};
 use super::tools::{Tools, answered, base_of, interrupted};
 use crate::api::error::Refusal;
@@ -36,6 +37,23 @@ const INSTALL_WAIT: Duration = Duration::from_secs(5);
 const TIMED_OUT: i32 = 124;
 const INTERRUPTED: i32 = 130;
 const KILLED: i32 = 137;
+
+/// How the tools go together, as a prompt.
+pub(super) const HOW_TO: HowTo = HowTo {
+    name: "use_python_env",
+    title: "Work in a Python environment",
+    text: "You have a Python environment at your disposal. Work like this:\n\
+        1. Call create_python_env. It gives you a container_id, which the other tools ask for.\n\
+        2. Where a package is missing, call install_package_in_env with the container_id and the \
+        package_name. It answers within seconds; the installation may go on.\n\
+        3. Call check_package_status with the same container_id and package_name until the package \
+        is installed.\n\
+        4. Run code with execute_python_code and the container_id. You get its output, its errors \
+        and links to the files that it made. Variables and imports last from call to call.\n\
+        Write charts and tables to files (plt.savefig, df.to_csv) where the user wants to have \
+        them: each file in the working directory gets a link to download it, to be passed on to the \
+        user.",
+};
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]

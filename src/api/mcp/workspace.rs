@@ -15,7 +15,9 @@ use tokio::sync::mpsc;
 
 use super::answer::{advice, failure, section, success};
 use super::arguments::Parameters;
-use super::tools::{Tools, interrupted, told};
+use super::progress::told;
+use super::prompts::HowTo;
+use super::tools::{Tools, interrupted};
 use crate::api::error::Refusal;
 use crate::api::whole;
 use crate::api::wire::{CommandAnswer, rfc3339, seconds};
@@ -36,6 +38,21 @@ sandbox_stop for a standalone container.";
 
 /// Messages between what runs and the client.
 const MESSAGES: usize = 16;
+
+/// How the tools go together, as a prompt.
+pub(super) const HOW_TO: HowTo = HowTo {
+    name: "use_workspace",
+    title: "Work in a workspace",
+    text: "You have isolated workspaces for programs at your disposal. Work like this:\n\
+        1. Call sandbox_initialize. It gives you a container_id and a workspace_id; pass both to \
+        the other tools.\n\
+        2. Write files with write_file_sandbox, or bring a directory of the user's with \
+        copy_project and a file with copy_file.\n\
+        3. Run commands with sandbox_exec: they run one after the other and stop at the first that \
+        fails. Packages that a requirements.txt or a script's imports name are installed first.\n\
+        4. Take results out with copy_file_from_sandbox. get_container_logs tells what has run.\n\
+        5. Call clean_workspace when the task is done, and sandbox_stop when no other follows.",
+};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
