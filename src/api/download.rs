@@ -154,7 +154,7 @@ fn path_of(uri: &Uri) -> Result<String, Refusal> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| spell(error.as_bytes())))
 }
 
-fn percent_decode(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes().iter();
     while let Some(&byte) = rest.next() {

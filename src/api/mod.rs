@@ -18,6 +18,7 @@
 //! answer in [`error`], nowhere else; a handler gets the supervisor as its caller's key sees it, and
 //! before the key is known it sees nothing; nothing reads a body without a limit and a stall timeout.
 
+mod access;
 mod attach;
 mod body;
 mod caller;
@@ -48,6 +49,7 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use access::Access;
 pub use error::Error;
 pub use mcp::{SetName, serve_messages};
 pub use server::serve;

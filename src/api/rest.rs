@@ -138,7 +138,7 @@ async fn list(Caller(app): Caller) -> Json<BTreeMap<String, Listed>> {
     tag = "sandboxes",
     request_body(content = CreateRequest, description = "May be left out."),
     responses((status = 200, description = "The sandbox, ready.", body = Created)),
-    extensions(("x-errors" = json!(["mirror_not_found", "mirror_building", "mirror_failed", "too_many_sandboxes", "too_many_sandboxes_of_key", "stopping"]))),
+    extensions(("x-errors" = json!(["mirror_not_found", "mirror_building", "mirror_failed", "gpu_unavailable", "gpus_disabled", "too_many_sandboxes", "too_many_sandboxes_of_key", "stopping"]))),
 )]
 async fn create(
     Caller(app): Caller,

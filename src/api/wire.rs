@@ -19,7 +19,7 @@ use super::openapi;
 use crate::supervisor::{
     BranchInfo, Change, CheckpointInfo, CommandEnded, CommandOutcome, CommandSpec, ContextInfo,
     ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
-    SandboxInfo, Usage,
+    SandboxInfo, Usage, Wish,
 };
 pub(crate) use mirror::*;
 pub(crate) use network::*;
@@ -56,6 +56,9 @@ pub(crate) struct CreateRequest {
     /// What it may reach.
     #[schema(value_type = Option<openapi::NetworkWish>)]
     network: Option<Value>,
+    /// GPUs of the host that it gets, where the operator gives any.
+    #[schema(value_type = Option<openapi::GpuWish>)]
+    gpus: Option<Value>,
     /// Environment variables of everything that runs in it: at most 256, of 32 KiB in all.
     env: Option<BTreeMap<String, String>>,
 }
@@ -75,8 +78,16 @@ impl TryFrom<CreateRequest> for CreateSpec {
             env: request.env.unwrap_or_default(),
             mirror: request.mirror,
             network: request.network.map(network::policy).transpose()?,
+            gpus: request.gpus.map(wish).transpose()?,
         })
     }
+}
+
+fn wish(value: Value) -> Result<Wish, Refusal> {
+    serde_json::from_value(value).map_err(|_| {
+        let expected = "gpus: must be \"all\", a number, or a list of indices and UUIDs of GPUs";
+        Refusal::invalid("gpus", expected)
+    })
 }
 
 /// JSON body of `POST /sandbox/{id}/execute`.
@@ -367,6 +378,9 @@ pub(crate) struct Created {
     pub(crate) created_at: String,
     /// When it is closed at the latest, RFC 3339, UTC.
     pub(crate) expires_at: String,
+    /// GPUs that it has: UUIDs, or indices where those are not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) gpus: Vec<String>,
 }
 
 impl From<SandboxInfo> for Created {
@@ -376,6 +390,7 @@ impl From<SandboxInfo> for Created {
             expires_at: rfc3339(info.expires_at),
             sandbox_id: info.id,
             name: info.name,
+            gpus: info.gpus,
         }
     }
 }
@@ -395,6 +410,8 @@ pub(crate) struct Listed {
     /// `idle`, `busy` or `closing`.
     #[schema(value_type = openapi::Activity)]
     state: &'static str,
+    /// Name of the key whose it is; null where there are no keys.
+    owner: Option<String>,
 }
 
 impl From<SandboxInfo> for Listed {
@@ -404,6 +421,7 @@ impl From<SandboxInfo> for Listed {
             expires_at: rfc3339(info.expires_at),
             last_used_at: rfc3339(info.last_used_at),
             state: info.state.as_str(),
+            owner: info.owner,
             name: info.name,
         }
     }

@@ -9,6 +9,7 @@ mod checkpoints;
 mod closing;
 mod commands;
 mod contexts;
+mod cors;
 mod docs;
 mod document;
 mod executions;

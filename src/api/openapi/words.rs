@@ -86,6 +86,39 @@ pub(crate) enum NetworkWish {
     List(NetworkRules),
 }
 
+/// GPUs of a sandbox.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "described, never made")]
+pub(crate) enum GpuWish {
+    /// `all` of them.
+    Word(GpuWord),
+    /// So many, whichever are free.
+    Count(u32),
+    /// These, by index or UUID.
+    List(Vec<GpuName>),
+}
+
+/// Every GPU that there is.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(dead_code, reason = "described, never made")]
+pub(crate) enum GpuWord {
+    /// All.
+    All,
+}
+
+/// One GPU.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "described, never made")]
+pub(crate) enum GpuName {
+    /// As the driver counts them.
+    Index(u32),
+    /// A UUID (`GPU-…`), or that of a part (`MIG-…`).
+    Uuid(String),
+}
+
 /// A policy by a list, as a body.
 #[derive(ToSchema)]
 #[serde(untagged)]
