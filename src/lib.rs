@@ -58,6 +58,7 @@
 pub mod api;
 pub mod cli;
 pub mod config;
+mod date;
 pub mod isolation;
 pub mod kernel;
 pub mod mirror;

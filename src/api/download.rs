@@ -4,17 +4,17 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
 
 use super::App;
 use super::error::Refusal;
 use super::rest::SandboxId;
+use super::version::{Verdict, Version};
 use super::wire::percent_encode;
 use crate::supervisor::OpenFile;
 
@@ -28,10 +28,31 @@ pub(crate) async fn download(
 ) -> Result<Response, Refusal> {
     let path = path_of(&uri)?;
     let opened = app.supervisor.open_file(&id, &path).await?;
-    let (etag, modified) = validators(&opened);
-    let wanted = headers
+    answer(opened, &path, Attached::Saved, &headers)
+}
+
+/// A file, or what of it is asked for.
+pub(super) fn answer(
+    opened: OpenFile,
+    path: &str,
+    attached: Attached,
+    asked: &HeaderMap,
+) -> Result<Response, Refusal> {
+    let version = Version::of(&opened);
+    let mut answer = HeaderMap::new();
+    insert(&mut answer, header::ETAG, Some(version.etag.clone()));
+    insert(&mut answer, header::LAST_MODIFIED, version.modified.clone());
+    // To be kept, but asked about each time: user code changes files as it likes.
+    let cache = HeaderValue::from_static("private, no-cache");
+    answer.insert(header::CACHE_CONTROL, cache);
+    match version.judge(asked) {
+        Verdict::Send => {}
+        Verdict::NotModified => return Ok((StatusCode::NOT_MODIFIED, answer).into_response()),
+        Verdict::Failed => return Err(precondition_failed(&version)),
+    }
+    let wanted = asked
         .get(header::RANGE)
-        .filter(|_| range_applies(&headers, &etag, modified.as_deref()))
+        .filter(|_| version.range_applies(asked))
         .and_then(|value| parse_range(value.to_str().ok()?, opened.size))
         .unwrap_or(Wanted::All);
     let (status, first, length) = match wanted {
@@ -39,25 +60,26 @@ pub(crate) async fn download(
         Wanted::Part { first, length } => (StatusCode::PARTIAL_CONTENT, first, length),
         Wanted::Nothing => return Err(unsatisfiable(opened.size)),
     };
-    let mut answer = HeaderMap::new();
     answer.insert(header::CONTENT_LENGTH, length.into());
     answer.insert(
         header::CONTENT_TYPE,
-        HeaderValue::from_static(mime_of(&path)),
+        HeaderValue::from_static(mime_of(path)),
     );
     answer.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    // Whatever a sandbox wrote, a browser may neither show it as a page of ours nor run it.
     answer.insert(
         header::CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static("sandbox"),
+        HeaderValue::from_static(attached.policy()),
+    );
+    // Other sites may link to it, but not draw it into pages of theirs.
+    answer.insert(
+        HeaderName::from_static("cross-origin-resource-policy"),
+        HeaderValue::from_static("same-site"),
     );
     insert(
         &mut answer,
         header::CONTENT_DISPOSITION,
-        Some(disposition(&path)),
+        Some(disposition(attached, path)),
     );
-    insert(&mut answer, header::ETAG, Some(etag));
-    insert(&mut answer, header::LAST_MODIFIED, modified);
     if status == StatusCode::PARTIAL_CONTENT {
         let range = format!("bytes {first}-{}/{}", first + length - 1, opened.size);
         insert(&mut answer, header::CONTENT_RANGE, Some(range));
@@ -128,7 +150,7 @@ fn path_of(uri: &Uri) -> Result<String, Refusal> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| spell(error.as_bytes())))
 }
 
-fn percent_decode(text: &str) -> Option<Vec<u8>> {
+pub(super) fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes().iter();
     while let Some(&byte) = rest.next() {
@@ -142,7 +164,7 @@ fn percent_decode(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn spell(bytes: &[u8]) -> String {
+pub(super) fn spell(bytes: &[u8]) -> String {
     let mut spelled = String::new();
     for chunk in bytes.utf8_chunks() {
         spelled.push_str(&chunk.valid().replace('%', "%25"));
@@ -151,30 +173,6 @@ fn spell(bytes: &[u8]) -> String {
         }
     }
     spelled
-}
-
-fn validators(opened: &OpenFile) -> (String, Option<String>) {
-    let since = opened
-        .modified_at
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let etag = format!("\"{:x}-{:x}\"", opened.size, since.as_nanos());
-    (etag, http_date(opened.modified_at))
-}
-
-/// `None` for times that a header cannot hold: user code sets any time it likes.
-fn http_date(time: SystemTime) -> Option<String> {
-    let year_9999 = Duration::from_secs(253_370_764_800);
-    let since = time.duration_since(UNIX_EPOCH).ok()?;
-    (since < year_9999).then(|| httpdate::fmt_http_date(time))
-}
-
-/// `If-Range`: a part is only of use to a client that has the rest of the same version.
-fn range_applies(headers: &HeaderMap, etag: &str, modified: Option<&str>) -> bool {
-    let Some(condition) = headers.get(header::IF_RANGE) else {
-        return true;
-    };
-    condition == etag || modified.is_some_and(|modified| condition == modified)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,6 +211,18 @@ fn parse_range(value: &str, size: u64) -> Option<Wanted> {
     })
 }
 
+fn precondition_failed(version: &Version) -> Refusal {
+    let refusal = Refusal::new(
+        StatusCode::PRECONDITION_FAILED,
+        "file_changed_since",
+        "the file is another version than If-Match or If-Unmodified-Since asks for",
+    );
+    match HeaderValue::try_from(version.etag.as_str()) {
+        Ok(etag) => refusal.with_header(header::ETAG, etag),
+        Err(_) => refusal,
+    }
+}
+
 fn unsatisfiable(size: u64) -> Refusal {
     Refusal::new(
         StatusCode::RANGE_NOT_SATISFIABLE,
@@ -225,16 +235,47 @@ fn unsatisfiable(size: u64) -> Refusal {
     )
 }
 
-/// RFC 6266: an ASCII name for old clients and the whole name, encoded, for the others.
-fn disposition(path: &str) -> String {
+/// What a browser does with an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attached {
+    /// Saves it.
+    Saved,
+    /// Shows it where it can.
+    Shown,
+}
+
+impl Attached {
+    /// What a sandbox wrote is never a page of ours, whatever a browser takes it for: it gets an origin
+    /// of its own, in which no script runs, no form is sent and no window opened (CSP 3, `sandbox`).
+    /// HTML and SVG that are shown are still pictures of a page, so nothing is fetched for them either:
+    /// what they may have is in them.
+    fn policy(self) -> &'static str {
+        match self {
+            Self::Saved => "sandbox",
+            Self::Shown => {
+                "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; \
+                 font-src data:; media-src data:"
+            }
+        }
+    }
+}
+
+/// RFC 6266: an ASCII name for old clients and, where that is not all, the whole name, encoded
+/// (RFC 8187), for the others. Names that are no text are told as they are listed.
+pub(super) fn disposition(attached: Attached, path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or_default();
+    // `%` too: some clients decode it where no encoding is (RFC 6266, appendix D).
     let plain = |c: char| c == ' ' || (c.is_ascii_graphic() && !"\"\\%".contains(c));
     let ascii: String = name
         .chars()
         .map(|c| if plain(c) { c } else { '_' })
         .collect();
+    let kind = match attached {
+        Attached::Saved => "attachment",
+        Attached::Shown => "inline",
+    };
     let encoded = percent_encode(name, b"");
-    format!("attachment; filename=\"{ascii}\"; filename*=UTF-8''{encoded}")
+    format!("{kind}; filename=\"{ascii}\"; filename*=UTF-8''{encoded}")
 }
 
 /// MIME type by the name's extension.
@@ -337,19 +378,9 @@ mod tests {
     #[test]
     fn names_cannot_break_out_of_their_header() {
         assert_eq!(
-            disposition("d/a\"b\r\nX: y\\ä.csv"),
+            disposition(Attached::Saved, "d/a\"b\r\nX: y\\ä.csv"),
             "attachment; filename=\"a_b__X: y__.csv\"; \
              filename*=UTF-8''a%22b%0D%0AX%3A%20y%5C%C3%A4.csv"
-        );
-    }
-
-    #[test]
-    fn odd_times_have_no_header() {
-        assert!(http_date(UNIX_EPOCH - Duration::from_secs(1)).is_none());
-        assert!(http_date(UNIX_EPOCH + Duration::from_secs(1 << 40)).is_none());
-        assert_eq!(
-            http_date(UNIX_EPOCH).as_deref(),
-            Some("Thu, 01 Jan 1970 00:00:00 GMT")
         );
     }
 }

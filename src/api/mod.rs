@@ -16,6 +16,7 @@
 //! code unless it said otherwise, while sandboxes are made and closed to the end (`whole`); every failure becomes an
 //! answer in [`error`], nowhere else; nothing reads a body without a limit and a stall timeout.
 
+mod archives;
 mod attach;
 mod body;
 mod checkpoints;
@@ -24,6 +25,7 @@ mod contexts;
 mod download;
 mod encoder;
 pub mod error;
+mod filetree;
 mod guard;
 mod lines;
 mod mcp;
@@ -32,11 +34,14 @@ mod network;
 mod outcome;
 mod ports;
 mod processes;
+mod query;
 mod rest;
 mod server;
 mod socket;
 mod truncated;
 mod upload;
+mod version;
+mod watch;
 mod whole;
 mod wire;
 

@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use super::body::{self, Media};
 use super::error::Refusal;
 use super::outcome::{Outcome, gather};
-use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
+use super::wire::{CreateRequest, Created, ExecuteRequest, Listed};
 use super::{
-    App, checkpoints, commands, contexts, download, lines, mirrors, network, ports, processes,
-    upload, whole,
+    App, checkpoints, commands, contexts, download, filetree, lines, mirrors, network, ports,
+    processes, upload, whole,
 };
 use crate::supervisor::{CreateSpec, ExecuteSpec};
 
@@ -33,9 +33,9 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/sandbox/{id}/execute", post(execute))
         .route("/sandbox/{id}/command", post(commands::command))
         .route("/sandbox/{id}/upload", post(upload::upload))
-        .route("/sandbox/{id}/files", get(files))
         .route("/sandbox/{id}/download/{*path}", get(download::download))
         .route("/sandbox/{id}/close", post(close))
+        .merge(filetree::routes())
         .merge(contexts::routes())
         .merge(checkpoints::routes())
         .merge(mirrors::routes())
@@ -175,14 +175,6 @@ async fn execute_request(
                 format!("the code is not valid UTF-8 from byte {at} on"),
             )
         })
-}
-
-async fn files(
-    State(app): State<Arc<App>>,
-    SandboxId(id): SandboxId,
-) -> Result<Json<Vec<File>>, Refusal> {
-    let entries = app.supervisor.list_files(&id).await?.into_iter();
-    Ok(Json(entries.map(|entry| File::new(&id, entry)).collect()))
 }
 
 /// A JSON body that may be left out.

@@ -192,6 +192,18 @@ impl Error {
         }
     }
 
+    /// As many watches of files run as may, of this sandbox or of all.
+    pub fn too_many_watches() -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_watches",
+                "as many watches of files run as may, in this sandbox or in all; end some",
+            )
+        }
+    }
+
     /// There is no mirror of that id or name.
     pub fn mirror_not_found(wanted: &str) -> Self {
         Self::new(

@@ -10,6 +10,7 @@ use axum::body::Body;
 use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 
+use super::files::Watches;
 use super::realm::Realm;
 use crate::config::Config;
 use crate::isolation::cgroup::{Layout, RUN_PREFIX, ServiceCgroup};
@@ -127,6 +128,8 @@ pub struct Host {
     pub ablation: Ablation,
     /// What sandboxes reach, they reach through this.
     pub egress: Arc<Egress>,
+    /// Of files, of all sandboxes together.
+    pub watches: Watches,
     /// Root of the base.
     pub mirror: PathBuf,
     lock: Mutex<Option<DataLock>>,
@@ -158,6 +161,7 @@ impl Host {
             filters: Filters::default_profile()?,
             ablation,
             egress,
+            watches: Watches::of_all(),
             mirror,
             lock: Mutex::new(lock),
         });

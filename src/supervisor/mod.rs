@@ -41,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use command::RunningCommand;
 pub use error::{Error, ErrorKind};
+pub use files::{FileWatch, Packed, TreeEvent, Unpacking};
 pub use host::Prepared;
 pub use ports::{ListeningPort, PortConnection, PortUse};
 pub use processes::{Attached, ProcessHandle};
@@ -494,21 +495,6 @@ impl Supervisor {
     /// `Invalid` for what is no name.
     pub async fn packages(&self, id: &str, names: &[String]) -> Result<Vec<PackageInfo>, Error> {
         install::status(&self.find(id)?, names).await
-    }
-
-    /// Regular files of the working directory, recursively.
-    pub async fn list_files(&self, id: &str) -> Result<Vec<FileEntry>, Error> {
-        files::list(&*self.find(id)?).await
-    }
-
-    /// Opens a regular file for reading.
-    pub async fn open_file(&self, id: &str, path: &str) -> Result<OpenFile, Error> {
-        files::open(&*self.find(id)?, path).await
-    }
-
-    /// Creates or replaces a file; parents are made.
-    pub async fn create_file(&self, id: &str, path: &str) -> Result<Upload, Error> {
-        files::create(&*self.find(id)?, path).await
     }
 
     /// Ends every sandbox, then the shared processes; nothing of the service is left afterwards.

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::checkpoints::Checkpoint;
 use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
+use super::files::Watches;
 use super::host::Host;
 use super::install::Installs;
 use super::network::{self, Network};
@@ -66,6 +67,8 @@ pub struct Sandbox {
     pub(super) network: Network,
     pub(super) installs: Installs,
     pub(super) ports: Ports,
+    /// Of its files.
+    pub(super) watches: Watches,
     claim: Mutex<Claim>,
 }
 
@@ -178,6 +181,7 @@ impl Sandbox {
             network: Network::new(&id),
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
+            watches: Watches::of_sandbox(),
             claim: Mutex::new(Claim {
                 name: id.clone(),
                 created_at: now,

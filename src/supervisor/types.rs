@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 pub use crate::config::OnDisconnect;
 use crate::isolation::channel::Channel;
-pub use crate::isolation::spec::WindowSize;
+pub use crate::isolation::spec::{ArchiveFormat, FileKind, TreeChangeKind, WindowSize};
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
 pub use crate::kernel::transfer::Transfer;
 pub use crate::mirror::Package;
@@ -405,16 +405,45 @@ pub struct CommandEnded {
     pub wall: Duration,
 }
 
-/// A file of the working directory.
+/// Something in the working directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
     /// Relative to the working directory; bytes that are not UTF-8 are percent-encoded (`%FF`),
     /// and so is `%` in such a name.
     pub path: String,
+    /// What it is.
+    pub kind: FileKind,
     /// Bytes.
     pub size: u64,
-    /// Modification time.
+    /// Permission bits, at most `0o7777`.
+    pub mode: u32,
+    /// Modification time; user code sets any.
     pub modified_at: SystemTime,
+}
+
+/// Which entries of the working directory are wanted.
+#[derive(Debug, Clone)]
+pub struct FileQuery {
+    /// A folder; empty for the working directory.
+    pub path: String,
+    /// [Pattern](crate::isolation::glob) of paths relative to that folder.
+    pub glob: Option<String>,
+    /// What is in folders below it too.
+    pub recursive: bool,
+    /// Only entries of this kind.
+    pub kind: Option<FileKind>,
+}
+
+impl Default for FileQuery {
+    /// All regular files.
+    fn default() -> Self {
+        Self {
+            path: String::new(),
+            glob: None,
+            recursive: true,
+            kind: Some(FileKind::File),
+        }
+    }
 }
 
 /// A regular file inside, opened inside, read here by descriptor.

@@ -4,6 +4,7 @@
 mod fixture;
 
 mod access;
+mod archives;
 mod bad_input;
 mod checkpoints;
 mod closing;
@@ -11,6 +12,7 @@ mod commands;
 mod contexts;
 mod executions;
 mod files;
+mod filetree;
 mod flows;
 mod kernel_cases;
 mod mirrors;
@@ -23,3 +25,4 @@ mod ports;
 mod processes;
 mod restore;
 mod traps;
+mod watch;

@@ -1,0 +1,90 @@
+//! `GET /sandbox/{id}/files/watch`: changes of files as a stream of events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
+use futures_util::{Stream, stream};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::App;
+use super::error::Refusal;
+use super::lines::{Format, KEEPALIVE, wanted};
+use super::query::Parameters;
+use super::rest::SandboxId;
+use crate::supervisor::{FileWatch, TreeEvent};
+
+/// Lines, unless server-sent events are asked for: first `watching`, then changes, at the end
+/// `ended`. A client that goes away ends the watch.
+pub(crate) async fn watch(
+    State(app): State<Arc<App>>,
+    SandboxId(id): SandboxId,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    app.supervisor.info(&id)?;
+    let asked = Parameters::of(&uri)?;
+    let path = asked.text("path").unwrap_or_default();
+    let recursive = asked.flag("recursive")?.unwrap_or(false);
+    let watch = app.supervisor.watch_files(&id, path, recursive).await?;
+    let format = wanted(None, &headers).unwrap_or(Format::Lines);
+    let begun = json!({ "event": "watching", "path": path, "recursive": recursive });
+    Ok(format.response(events(format, begun, watch)))
+}
+
+fn events(
+    format: Format,
+    begun: Value,
+    watch: FileWatch,
+) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    let state = Some((Some(begun), watch));
+    stream::unfold(state, move |state| async move {
+        let (begun, mut watch) = state?;
+        if let Some(begun) = begun {
+            return Some((Ok(format.written(&[begun])), Some((None, watch))));
+        }
+        let (value, goes_on) = match timeout(KEEPALIVE, watch.next()).await {
+            // `type` as in other streams, `event` as in this one.
+            Err(_) => (json!({ "event": "keepalive", "type": "keepalive" }), true),
+            Ok(Ok(event)) => (encoded(event), true),
+            Ok(Err(error)) => {
+                let refusal = Refusal::from(error);
+                let (code, detail) = (refusal.code(), refusal.detail());
+                let ended = json!({ "event": "ended", "code": code, "detail": detail });
+                (ended, false)
+            }
+        };
+        let state = goes_on.then_some((None, watch));
+        Some((Ok(format.written(&[value])), state))
+    })
+}
+
+fn encoded(event: TreeEvent) -> Value {
+    match event {
+        TreeEvent::Change {
+            kind,
+            path,
+            from,
+            is_directory,
+        } => {
+            let mut value = json!({
+                "event": kind.as_str(),
+                "path": path,
+                "directory": is_directory,
+            });
+            if let Some(from) = from {
+                value["from"] = from.into();
+            }
+            value
+        }
+        TreeEvent::Missed => json!({
+            "event": "overflow",
+            "detail": "changes were missed, or directories are not watched, because there are too \
+                       many; list the files to see how they are",
+        }),
+    }
+}

@@ -1,0 +1,87 @@
+//! Files of the working directory.
+
+use serde::{Deserialize, Serialize};
+
+use super::{download_url, rfc3339};
+use crate::supervisor::{FileEntry, FileKind};
+
+/// Something in the working directory.
+#[derive(Debug, Serialize)]
+pub(crate) struct Entry {
+    /// Relative to the working directory.
+    path: String,
+    /// `file`, `directory`, `symlink` or `other`.
+    r#type: &'static str,
+    /// Bytes; of a directory or a link what the file system says of it.
+    size: u64,
+    /// Permission bits, octal with four digits: `0644`.
+    mode: String,
+    /// RFC 3339, UTC.
+    modified_at: String,
+    /// Where this service serves it; null for all but files.
+    url: Option<String>,
+}
+
+impl Entry {
+    pub(crate) fn new(sandbox_id: &str, entry: FileEntry) -> Self {
+        let is_file = entry.kind == FileKind::File;
+        Self {
+            url: is_file.then(|| download_url(sandbox_id, &entry.path)),
+            r#type: entry.kind.as_str(),
+            size: entry.size,
+            mode: format!("{:04o}", entry.mode),
+            modified_at: rfc3339(entry.modified_at),
+            path: entry.path,
+        }
+    }
+}
+
+/// Body of `POST /sandbox/{id}/files/mkdir`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MkdirRequest {
+    pub(crate) path: String,
+    #[serde(default = "yes")]
+    pub(crate) parents: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Body of `POST /sandbox/{id}/files/rename`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RenameRequest {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    #[serde(default)]
+    pub(crate) overwrite: bool,
+}
+
+/// Body of `POST /sandbox/{id}/files/remove`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RemoveRequest {
+    pub(crate) path: String,
+    #[serde(default)]
+    pub(crate) recursive: bool,
+}
+
+/// The path that a change worked on.
+#[derive(Debug, Serialize)]
+pub(crate) struct PathAnswer {
+    /// Relative to the working directory.
+    pub(crate) path: String,
+}
+
+/// What was in an archive.
+#[derive(Debug, Serialize)]
+pub(crate) struct Unpacked {
+    /// The folder, as it was asked for.
+    pub(crate) path: String,
+    /// Regular files.
+    pub(crate) files: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+}
