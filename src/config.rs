@@ -1,10 +1,14 @@
 //! Every knob and limit: built-in defaults, then `--config FILE` (TOML), then `SANDCELL_*`, then
 //! flags. Parsed once, passed down. Unknown keys are refused by name.
 
+pub mod key;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+
+pub use key::ApiKey;
 
 use crate::network::{Egress, Policy};
 
@@ -42,8 +46,10 @@ pub struct Config {
 pub struct Server {
     /// Address to listen on; port 0 picks one.
     pub listen: SocketAddr,
-    /// Keys that clients send; required for any address that is not loopback.
-    pub api_keys: Vec<String>,
+    /// Keys that clients send; required for any address that is not loopback. Each sees only what it
+    /// has made itself.
+    #[serde(deserialize_with = "key::list")]
+    pub api_keys: Vec<ApiKey>,
     /// Host names, besides loopback names and the listen address, that requests may be for.
     pub allowed_hosts: Vec<String>,
     /// Origins, besides loopback ones, that browsers may call from.
@@ -235,7 +241,17 @@ impl Config {
     pub fn from_file(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path)
             .map_err(|e| format!("failed to read {}: {e}", path.display()))?;
-        toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+        let mut config: Self = toml::from_str(&text).map_err(|e| {
+            // Without the line itself, as there may be a key in it.
+            let line = e
+                .span()
+                .map(|at| 1 + text[..at.start].matches('\n').count());
+            let line = line.map_or_else(String::new, |line| format!("line {line}: "));
+            format!("{}: {line}{}", path.display(), e.message())
+        })?;
+        let beside = path.parent().unwrap_or(Path::new(""));
+        key::read_files(&mut config.server.api_keys, beside)?;
+        Ok(config)
     }
 
     /// Refuses values that nothing could run with.

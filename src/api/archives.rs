@@ -1,17 +1,14 @@
 //! Folders as archives: `…/files/archive` packs one while it is sent, `…/files/unpack` unpacks one as it
 //! arrives. Both work inside the sandbox; here are bytes only.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 
-use super::App;
 use super::body::{self, Chunks};
+use super::caller::Caller;
 use super::download::{Attached, disposition};
 use super::error::Refusal;
 use super::query::Parameters;
@@ -28,7 +25,7 @@ const FORMATS: [(&str, ArchiveFormat); 3] = [
 /// The archive of a folder. One that does not come to its end, because a file became shorter while it
 /// was read or the sandbox was closed, breaks the connection off.
 pub(crate) async fn archive(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     uri: Uri,
 ) -> Result<Response, Refusal> {
@@ -71,7 +68,7 @@ fn pieces(packed: Packed) -> impl Stream<Item = Result<Bytes, Error>> {
 
 /// The body is the archive.
 pub(crate) async fn unpack(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     uri: Uri,
     headers: HeaderMap,

@@ -13,10 +13,8 @@
 //! The request has passed the checks of Host, Origin and key like any other before the connection is
 //! taken over.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::http::Uri;
@@ -28,7 +26,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval_at, timeout};
 
-use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::processes::query;
 use super::rest::{PartId, SandboxId};
@@ -55,7 +53,7 @@ struct AttachQuery {
 
 /// `GET …/attach`; without an offset, from what is written next.
 pub(super) async fn attach(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     Extension(place): Extension<Place>,

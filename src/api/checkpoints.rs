@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
+use super::caller::Caller;
 use super::error::Refusal;
 use super::rest::{PartId, SandboxId, optional, required};
 use super::wire::{BranchAnswer, CheckpointAnswer, CheckpointRequest, ForkRequest, RestoreRequest};
@@ -25,7 +25,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Vec<CheckpointAnswer>>, Refusal> {
     let checkpoints = app.supervisor.checkpoints(&id)?.into_iter();
@@ -33,7 +33,7 @@ async fn list(
 }
 
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
     headers: HeaderMap,
@@ -46,7 +46,7 @@ async fn create(
 }
 
 async fn remove(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(checkpoint_id): PartId,
 ) -> Result<Json<Value>, Refusal> {
@@ -57,7 +57,7 @@ async fn remove(
 }
 
 async fn restore(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
     headers: HeaderMap,
@@ -71,7 +71,7 @@ async fn restore(
 }
 
 async fn fork(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
     headers: HeaderMap,

@@ -1,18 +1,15 @@
 //! Shell commands over REST: one answer at the end, or a line for each event.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
 use serde_json::{Value, json};
+use std::convert::Infallible;
 use tokio::time::timeout;
 
-use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::lines::{self, Format, KEEPALIVE};
 use super::rest::{SandboxId, required};
@@ -21,7 +18,7 @@ use crate::supervisor::{CommandEvent, CommandSpec, RunningCommand};
 
 /// `POST /sandbox/{id}/command`.
 pub(super) async fn command(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,

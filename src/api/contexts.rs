@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
+use super::caller::Caller;
 use super::error::Refusal;
 use super::rest::{PartId, SandboxId, optional};
 use super::wire::{ContextAnswer, ContextRequest, InterruptRequest};
@@ -24,7 +24,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Vec<ContextAnswer>>, Refusal> {
     let contexts = app.supervisor.contexts(&id)?.into_iter();
@@ -32,7 +32,7 @@ async fn list(
 }
 
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -44,7 +44,7 @@ async fn create(
 }
 
 async fn remove(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
 ) -> Result<Json<Value>, Refusal> {
@@ -55,7 +55,7 @@ async fn remove(
 }
 
 async fn restart(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
 ) -> Result<Json<ContextAnswer>, Refusal> {
@@ -64,7 +64,7 @@ async fn restart(
 }
 
 async fn interrupt(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,

@@ -6,12 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
 
-use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::rest::SandboxId;
 use super::version::{Verdict, Version};
@@ -21,7 +20,7 @@ use crate::supervisor::OpenFile;
 const CHUNK_BYTES: u64 = 256 * 1024;
 
 pub(crate) async fn download(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     uri: Uri,
     headers: HeaderMap,

@@ -13,12 +13,12 @@ pub enum Error {
     /// The configured address may be reached by others and nothing asks them for a key.
     #[error(
         "refusing to listen on {0} without keys: anyone who reaches it could run code. \
-         Set [server] api_keys (SANDCELL_API_KEYS), or listen on 127.0.0.1"
+         Set [server] api_keys, or listen on 127.0.0.1"
     )]
     Exposed(std::net::SocketAddr),
-    /// A key that would protect nothing.
-    #[error("[server] api_keys: key {0} {1}")]
-    BadKey(usize, &'static str),
+    /// A key that would protect nothing, or that cannot be told from another.
+    #[error("{0}")]
+    BadKey(String),
     /// An entry of a list of hosts or origins that nothing could ever match.
     #[error("[server] {list}: {entry:?} is not {expected}")]
     BadEntry {
@@ -133,6 +133,7 @@ impl From<supervisor::Error> for Refusal {
             ErrorKind::NotFound => StatusCode::NOT_FOUND,
             ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
             ErrorKind::BadPath => StatusCode::BAD_REQUEST,
+            ErrorKind::Gone => StatusCode::GONE,
             ErrorKind::Conflict => StatusCode::CONFLICT,
             ErrorKind::Busy => StatusCode::TOO_MANY_REQUESTS,
             ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,

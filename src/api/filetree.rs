@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 
+use super::caller::Caller;
 use super::error::Refusal;
 use super::query::Parameters;
 use super::rest::{SandboxId, required};
@@ -29,7 +29,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
 
 /// Without parameters all regular files.
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     uri: Uri,
 ) -> Result<Json<Vec<Entry>>, Refusal> {
@@ -53,7 +53,7 @@ async fn list(
 }
 
 async fn stat(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     uri: Uri,
 ) -> Result<Json<Entry>, Refusal> {
@@ -64,7 +64,7 @@ async fn stat(
 }
 
 async fn mkdir(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -78,7 +78,7 @@ async fn mkdir(
 }
 
 async fn rename(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -96,7 +96,7 @@ async fn rename(
 }
 
 async fn remove(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
+use super::caller::Caller;
 use super::error::Refusal;
 use super::rest::{SandboxId as MirrorId, required};
 use super::wire::{MirrorAnswer, MirrorRequest};
@@ -22,13 +22,13 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/mirrors/{mirror}", get(one).delete(remove))
 }
 
-async fn list(State(app): State<Arc<App>>) -> Json<Vec<MirrorAnswer>> {
+async fn list(Caller(app): Caller) -> Json<Vec<MirrorAnswer>> {
     let mirrors = app.supervisor.mirrors().into_iter();
     Json(mirrors.map(MirrorAnswer::from).collect())
 }
 
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<MirrorAnswer>, Refusal> {
@@ -38,17 +38,11 @@ async fn create(
     Ok(Json(made.await?.into()))
 }
 
-async fn one(
-    State(app): State<Arc<App>>,
-    MirrorId(id): MirrorId,
-) -> Result<Json<MirrorAnswer>, Refusal> {
+async fn one(Caller(app): Caller, MirrorId(id): MirrorId) -> Result<Json<MirrorAnswer>, Refusal> {
     Ok(Json(app.supervisor.mirror(&id)?.into()))
 }
 
-async fn remove(
-    State(app): State<Arc<App>>,
-    MirrorId(id): MirrorId,
-) -> Result<Json<Value>, Refusal> {
+async fn remove(Caller(app): Caller, MirrorId(id): MirrorId) -> Result<Json<Value>, Refusal> {
     whole::delete_mirror(&app.supervisor, &id).await?;
     Ok(Json(
         json!({ "status": "success", "message": "Mirror deleted" }),

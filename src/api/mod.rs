@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! TcpListener ─ connections ≤ max_connections, header and stall timeouts     server, socket
-//!   └─ every request: panic → 500, Host, Origin, CORS, key                   server, guard
+//!   └─ every request: panic → 500, Host, Origin, CORS, key → whose it is     server, guard, caller
 //!        ├─ /sandbox/…, /sandboxes, /mirrors, /health   body → wire → Supervisor       rest, upload, download
 //!        │     ├─ execute: events → one outcome, or a stream of them         outcome, lines
 //!        │     ├─ command: likewise                                          commands
@@ -14,17 +14,20 @@
 //! Invariants: nothing here holds state of a sandbox; a verb is implemented once, in the
 //! supervisor; a request's future owns its execution, so a client that goes away interrupts its
 //! code unless it said otherwise, while sandboxes are made and closed to the end (`whole`); every failure becomes an
-//! answer in [`error`], nowhere else; nothing reads a body without a limit and a stall timeout.
+//! answer in [`error`], nowhere else; a handler gets the supervisor as its caller's key sees it, and
+//! before the key is known it sees nothing; nothing reads a body without a limit and a stall timeout.
 
 mod archives;
 mod attach;
 mod body;
+mod caller;
 mod checkpoints;
 mod commands;
 mod contexts;
 mod download;
 mod encoder;
 pub mod error;
+mod file_link;
 mod filetree;
 mod guard;
 mod lines;
@@ -36,6 +39,7 @@ mod ports;
 mod processes;
 mod query;
 mod rest;
+mod sandboxes;
 mod server;
 mod socket;
 mod truncated;
@@ -45,6 +49,7 @@ mod watch;
 mod whole;
 mod wire;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::Error;
@@ -64,10 +69,10 @@ pub fn check_exposure(config: &Config) -> Result<(), Error> {
     guard::check(&config.server, config.server.listen)
 }
 
-/// What every handler needs.
+/// What every handler needs, of which it gets its caller's share ([`caller::Caller`]).
 pub(crate) struct App {
     supervisor: Supervisor,
-    server: config::Server,
+    server: Arc<config::Server>,
     code_bytes: usize,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::Query;
 use axum::http::HeaderMap;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::rest::{SandboxId, required};
 use super::wire::{InstallAnswer, InstallRequest, NetworkAnswer, PackageAnswer, policy_of_body};
@@ -25,14 +26,14 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 async fn show(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<NetworkAnswer>, Refusal> {
     Ok(Json(app.supervisor.network(&id)?.into()))
 }
 
 async fn set(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -44,7 +45,7 @@ async fn set(
 }
 
 async fn install(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -63,7 +64,7 @@ struct Names {
 }
 
 async fn packages(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     names: Result<Query<Names>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<Vec<PackageAnswer>>, Refusal> {

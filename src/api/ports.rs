@@ -29,11 +29,13 @@ use axum::routing::{any, get};
 use axum::{Json, Router};
 
 use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::guard::{Guard, KEY_NAME, PortName, port_number};
 use super::rest::SandboxId;
 use super::wire::PortAnswer;
 use crate::config::Limits;
+use crate::supervisor::Owner;
 use exchange::exchange;
 
 const SERVICE_WORKER: HeaderName = HeaderName::from_static("service-worker");
@@ -50,6 +52,14 @@ impl Inside {
     pub(crate) fn new(app: Arc<App>, guard: Arc<Guard>) -> Self {
         let limits = Arc::new(app.supervisor.config().limits.clone());
         Self { app, guard, limits }
+    }
+
+    /// What one owner sees.
+    fn on_behalf_of(&self, owner: Option<Owner>) -> Self {
+        Self {
+            app: self.app.on_behalf_of(owner),
+            ..self.clone()
+        }
     }
 }
 
@@ -126,7 +136,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Vec<PortAnswer>>, Refusal> {
     let found = app.supervisor.ports(&id).await?.into_iter();
@@ -174,7 +184,7 @@ async fn by_path(State(inside): State<Inside>, request: Request) -> Response {
 
 async fn forward(inside: &Inside, request: Request) -> Result<Response, Refusal> {
     let headers = request.headers();
-    inside.guard.check_key(headers)?;
+    let inside = &inside.on_behalf_of(inside.guard.caller(headers)?);
     // The script of a worker must not come from the origin of the service (Service Workers, "Service-
     // Worker: script"), whoever asks for it.
     if headers.contains_key(SERVICE_WORKER) {
@@ -250,7 +260,7 @@ async fn named(inside: &Inside, name: PortName, request: Request) -> Result<Resp
     {
         return Ok(answer);
     }
-    guard.check_key_by_name(&name, headers)?;
+    let inside = &inside.on_behalf_of(guard.caller_by_name(&name, headers)?);
     let (id, port) = (name.sandbox_id.clone(), name.port);
     let target = target(request.uri());
     let origin = headers.get(header::ORIGIN).and_then(|o| o.to_str().ok());
@@ -309,7 +319,9 @@ mod tests {
     /// With two keys and one more name of the service.
     pub(super) fn guard() -> Guard {
         let server = config::Server {
-            api_keys: vec!["first-key".into(), "second-key".into()],
+            api_keys: ["first-key", "second-key"]
+                .map(config::ApiKey::plain)
+                .to_vec(),
             allowed_hosts: vec!["sandbox.example".into()],
             ..config::Server::default()
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::Query;
 use axum::http::{HeaderMap, Uri};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::body::{self, Media};
+use super::caller::Caller;
 use super::error::Refusal;
 use super::rest::{PartId, SandboxId, optional, required};
 use super::wire::{
@@ -44,7 +45,7 @@ pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refusal> {
 }
 
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Vec<ProcessAnswer>>, Refusal> {
     let processes = app.supervisor.processes(&id)?.into_iter();
@@ -52,7 +53,7 @@ async fn list(
 }
 
 async fn start(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -65,7 +66,7 @@ async fn start(
 }
 
 async fn show(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
 ) -> Result<Json<ProcessAnswer>, Refusal> {
@@ -74,7 +75,7 @@ async fn show(
 }
 
 async fn output(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     uri: Uri,
@@ -89,7 +90,7 @@ async fn output(
 
 /// The bytes themselves, of any type but JSON, or JSON around text.
 async fn stdin(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -111,7 +112,7 @@ async fn stdin(
 }
 
 async fn signal(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -126,7 +127,7 @@ async fn signal(
 }
 
 async fn wait(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -139,7 +140,7 @@ async fn wait(
 }
 
 async fn resize(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -151,7 +152,7 @@ async fn resize(
 }
 
 async fn remove(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
 ) -> Result<Json<Value>, Refusal> {

@@ -42,6 +42,20 @@ impl Parameters {
         self.word(name, &words)
     }
 
+    /// A count of 1 or more.
+    pub(crate) fn number(&self, name: &'static str) -> Result<Option<usize>, Refusal> {
+        let Some(value) = self.text(name) else {
+            return Ok(None);
+        };
+        match value.parse() {
+            Ok(number) if number > 0 => Ok(Some(number)),
+            _ => Err(Refusal::invalid(
+                name,
+                format!("{name}: must be a number of 1 or more"),
+            )),
+        }
+    }
+
     /// One of some words.
     pub(crate) fn word<T: Copy>(
         &self,

@@ -1,11 +1,10 @@
 //! The REST routes. Every success is exactly 200: clients of the first seed test for that.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -15,12 +14,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::body::{self, Media};
+use super::caller::Caller;
 use super::error::Refusal;
 use super::outcome::{Outcome, gather};
-use super::wire::{CreateRequest, Created, ExecuteRequest, Listed};
+use super::wire::{CreateRequest, Created, ExecuteRequest};
 use super::{
-    App, checkpoints, commands, contexts, download, filetree, lines, mirrors, network, ports,
-    processes, upload, whole,
+    App, checkpoints, commands, contexts, download, file_link, filetree, lines, mirrors, network,
+    ports, processes, sandboxes, upload, whole,
 };
 use crate::supervisor::{CreateSpec, ExecuteSpec};
 
@@ -28,13 +28,14 @@ use crate::supervisor::{CreateSpec, ExecuteSpec};
 pub(crate) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/health", get(health))
-        .route("/sandboxes", get(list))
         .route("/sandbox/create", post(create))
         .route("/sandbox/{id}/execute", post(execute))
         .route("/sandbox/{id}/command", post(commands::command))
         .route("/sandbox/{id}/upload", post(upload::upload))
         .route("/sandbox/{id}/download/{*path}", get(download::download))
         .route("/sandbox/{id}/close", post(close))
+        .merge(sandboxes::routes())
+        .route("/sandbox/file", get(file_link::file))
         .merge(filetree::routes())
         .merge(contexts::routes())
         .merge(checkpoints::routes())
@@ -91,17 +92,8 @@ async fn health() -> Json<Value> {
     Json(json!({ "status": "healthy" }))
 }
 
-async fn list(State(app): State<Arc<App>>) -> Json<BTreeMap<String, Listed>> {
-    let sandboxes = app.supervisor.list().into_iter();
-    Json(
-        sandboxes
-            .map(|info| (info.id.clone(), info.into()))
-            .collect(),
-    )
-}
-
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Created>, Refusal> {
@@ -110,10 +102,7 @@ async fn create(
     Ok(Json(info.into()))
 }
 
-async fn close(
-    State(app): State<Arc<App>>,
-    SandboxId(id): SandboxId,
-) -> Result<Json<Value>, Refusal> {
+async fn close(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Value>, Refusal> {
     whole::close(&app.supervisor, &id).await?;
     Ok(Json(
         json!({ "status": "success", "message": "Sandbox closed" }),
@@ -121,7 +110,7 @@ async fn close(
 }
 
 async fn execute(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,

@@ -10,7 +10,6 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -23,6 +22,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
+use super::caller::OnBehalfOf;
 use super::error::{Error, Refusal};
 use super::guard::Guard;
 use super::socket::Socket;
@@ -51,13 +51,14 @@ pub async fn serve(
 ) -> Result<(), Error> {
     let guard = Guard::new(&config.server, listener.local_addr()?)?;
     let app = Arc::new(App {
-        supervisor,
-        server: config.server.clone(),
+        // Until a request's key says more: a handler that asked nobody finds nothing.
+        supervisor: supervisor.on_behalf_of_nobody(),
+        server: Arc::new(config.server.clone()),
         code_bytes: config.limits.code_bytes,
     });
     let stopping = CancellationToken::new();
     let cut_off = CancellationToken::new();
-    let mcp = mcp::Endpoint::new(&app, &config.limits, &stopping, &cut_off);
+    let mcp = mcp::routes(&app, &config.limits, &stopping, &cut_off);
     let router = router(app, mcp, Arc::new(guard));
     let mut connections = JoinSet::new();
     tokio::select! {
@@ -80,11 +81,11 @@ pub async fn serve(
     Ok(())
 }
 
-fn router(app: Arc<App>, mcp: mcp::Endpoint, guard: Arc<Guard>) -> Router {
+fn router(app: Arc<App>, mcp: Router, guard: Arc<Guard>) -> Router {
     let inside = ports::Inside::new(Arc::clone(&app), Arc::clone(&guard));
     rest::routes()
         .with_state(app)
-        .route("/mcp", any(mcp::endpoint).with_state(mcp))
+        .merge(mcp)
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(Arc::clone(&guard), check_key))
         .layer(cors(Arc::clone(&guard)))
@@ -131,14 +132,16 @@ async fn check_sender(
     Ok(next.run(request).await)
 }
 
-/// `/health` says nothing that a connection does not, and what watches a service has no key.
+/// Finds out on whose behalf a request is. `/health` says nothing that a connection does not, and what
+/// watches a service has no key.
 async fn check_key(
     State(guard): State<Arc<Guard>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
     if request.uri().path() != "/health" {
-        guard.check_key(request.headers())?;
+        let owner = guard.caller(request.headers())?;
+        request.extensions_mut().insert(OnBehalfOf(owner));
     }
     Ok(next.run(request).await)
 }

@@ -8,13 +8,14 @@ use std::task::{Context, Poll, ready};
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::multipart::{Field, MultipartError};
-use axum::extract::{FromRequest, Multipart, Query, Request, State};
+use axum::extract::{FromRequest, Multipart, Query, Request};
 use futures_util::{Stream, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::App;
 use super::body::{self, Chunks, Failure};
+use super::caller::Caller;
 use super::error::{Limit, Refusal};
 use super::rest::SandboxId;
 use crate::supervisor::{Supervisor, Upload};
@@ -34,7 +35,7 @@ struct UploadQuery {
 }
 
 pub(crate) async fn upload(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     request: Request,
 ) -> Result<Json<Value>, Refusal> {

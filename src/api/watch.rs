@@ -1,17 +1,14 @@
 //! `GET /sandbox/{id}/files/watch`: changes of files as a stream of events.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-
 use axum::body::Bytes;
-use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use futures_util::{Stream, stream};
 use serde_json::{Value, json};
+use std::convert::Infallible;
 use tokio::time::timeout;
 
-use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::lines::{Format, KEEPALIVE, wanted};
 use super::query::Parameters;
@@ -21,7 +18,7 @@ use crate::supervisor::{FileWatch, TreeEvent};
 /// Lines, unless server-sent events are asked for: first `watching`, then changes, at the end
 /// `ended`. A client that goes away ends the watch.
 pub(crate) async fn watch(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     uri: Uri,
     headers: HeaderMap,

@@ -5,6 +5,7 @@ mod mirror;
 mod network;
 mod port;
 mod process;
+mod sandbox;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,6 +27,7 @@ pub(crate) use mirror::*;
 pub(crate) use network::*;
 pub(crate) use port::PortAnswer;
 pub(crate) use process::*;
+pub(crate) use sandbox::*;
 
 /// Body of `POST /sandbox/create`.
 #[derive(Debug, Default, Deserialize)]
@@ -322,28 +324,6 @@ impl From<SandboxInfo> for Created {
             created_at: rfc3339(info.created_at),
             expires_at: rfc3339(info.expires_at),
             sandbox_id: info.id,
-            name: info.name,
-        }
-    }
-}
-
-/// A sandbox in `GET /sandboxes`.
-#[derive(Debug, Serialize)]
-pub(crate) struct Listed {
-    name: String,
-    created_at: String,
-    expires_at: String,
-    last_used_at: String,
-    state: &'static str,
-}
-
-impl From<SandboxInfo> for Listed {
-    fn from(info: SandboxInfo) -> Self {
-        Self {
-            created_at: rfc3339(info.created_at),
-            expires_at: rfc3339(info.expires_at),
-            last_used_at: rfc3339(info.last_used_at),
-            state: info.state.as_str(),
             name: info.name,
         }
     }

@@ -94,10 +94,14 @@ impl Nursery {
         socket: OwnedFd,
         files: BTreeMap<String, String>,
         env: BTreeMap<String, String>,
+        filtered: bool,
     ) -> Result<Process, Error> {
-        let pidfd = self
-            .ask(NurseryVerb::Zygote { files, env }, &[socket.as_fd()])
-            .await?;
+        let verb = NurseryVerb::Zygote {
+            files,
+            env,
+            filtered,
+        };
+        let pidfd = self.ask(verb, &[socket.as_fd()]).await?;
         Process::new(pidfd)
     }
 

@@ -68,6 +68,7 @@ fn set_up(packet: Packet) -> Result<Nursery, Error> {
     enter_root(&trees)?;
     Ok(Nursery {
         filters: Filters::default_profile()?,
+        zygote_filters: Filters::zygote_profile()?,
         layered,
     })
 }
@@ -112,6 +113,7 @@ fn enter_root(trees: &[(&str, OwnedFd)]) -> Result<(), Error> {
 
 struct Nursery {
     filters: Filters,
+    zygote_filters: Filters,
     layered: bool,
 }
 
@@ -149,8 +151,14 @@ impl Nursery {
         fds: Vec<OwnedFd>,
     ) -> Result<(OwnedFd, Option<OwnedFd>), Error> {
         match verb {
-            NurseryVerb::Zygote { files, env } => {
-                Ok((start_zygote(self.layered, &files, &env, fds)?, None))
+            NurseryVerb::Zygote {
+                files,
+                env,
+                filtered,
+            } => {
+                let filters = filtered.then_some(&self.zygote_filters);
+                let pidfd = start_zygote(self.layered, &files, &env, filters, fds)?;
+                Ok((pidfd, None))
             }
             NurseryVerb::Sandbox(spec) => {
                 let (pidfd, go) = self.start_sandbox(&spec, fds)?;
@@ -205,6 +213,7 @@ fn start_zygote(
     layered: bool,
     files: &BTreeMap<String, String>,
     env: &BTreeMap<String, String>,
+    filters: Option<&Filters>,
     fds: Vec<OwnedFd>,
 ) -> Result<OwnedFd, Error> {
     let [socket] = <[OwnedFd; 1]>::try_from(fds)
@@ -213,7 +222,7 @@ fn start_zygote(
     match sys::fork_into(flags as u64, None).context("clone the zygote")? {
         sys::Fork::Parent { pidfd, .. } => Ok(pidfd),
         sys::Fork::Child => {
-            let error = become_zygote(layered, files, env, socket.as_fd());
+            let error = become_zygote(layered, files, env, filters, socket.as_fd());
             eprintln!("sandcell zygote: {error}");
             sys::exit_now(1)
         }
@@ -237,6 +246,7 @@ fn become_zygote(
     layered: bool,
     files: &BTreeMap<String, String>,
     env: &BTreeMap<String, String>,
+    filters: Option<&Filters>,
     socket: BorrowedFd<'_>,
 ) -> Error {
     let prepare = || -> Result<(), Error> {
@@ -267,7 +277,9 @@ fn become_zygote(
         }
         pivot(root)?;
         sys::place_fd(socket, 3).context("place the socket")?;
-        sys::close_range_cloexec(4).context("mark descriptors")
+        sys::close_range_cloexec(4).context("mark descriptors")?;
+        // What it imports may be anybody's, and it is root of its user namespace.
+        filters.map_or(Ok(()), |filters| Ok(filters.apply()?))
     };
     if let Err(e) = prepare() {
         return e;

@@ -14,6 +14,10 @@
 //! which share the architecture's audit value and are on no list. Any other architecture (i386
 //! through `int 0x80`) is killed by the first instructions that seccompiler emits.
 //!
+//! A zygote has filters of its own, as its imports may be somebody else's code: the same ones with the
+//! few calls more that forking into a sandbox takes (`seccomp/zygote.json`). Its kernels inherit them,
+//! and install theirs above.
+//!
 //! The kernel runs every filter and takes the strictest answer, of equal ones that of the filter
 //! installed last. `refuse` comes last because it ends `seccomp(2)` and `PR_SET_SECCOMP`, which
 //! installing the others needs.
@@ -21,10 +25,14 @@
 mod compact;
 
 use seccompiler::{BpfProgram, TargetArch};
+use serde_json::Value;
 
 /// The rules; numbers and layouts are those of x86-64.
 #[cfg(target_arch = "x86_64")]
 const DEFAULT_PROFILE: Option<&[u8]> = Some(include_bytes!("../../seccomp/default.json"));
+
+/// In what the filters of a zygote differ.
+const ZYGOTE_PROFILE: &[u8] = include_bytes!("../../seccomp/zygote.json");
 
 /// No profile is written for this architecture.
 #[cfg(not(target_arch = "x86_64"))]
@@ -70,6 +78,13 @@ impl Filters {
         Self::compile(DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?)
     }
 
+    /// Compiles what a zygote runs under: the default profile, what `seccomp/zygote.json` allows beside
+    /// it, and without the rules that it lifts.
+    pub fn zygote_profile() -> Result<Self, SeccompError> {
+        let profile = DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?;
+        Self::compile(&widened(profile, ZYGOTE_PROFILE).ok_or(SeccompError::Names)?)
+    }
+
     fn compile(profile: &[u8]) -> Result<Self, SeccompError> {
         let arch = TargetArch::try_from(std::env::consts::ARCH)
             .map_err(|error| SeccompError::Compile(error.into()))?;
@@ -112,6 +127,25 @@ impl Filters {
         }
         Ok(())
     }
+}
+
+/// A profile with the rules of `changes.allow` in its filter `allow`, and without those of its filter
+/// `refuse` that `changes.lift` names by call and, where there is one, first argument.
+fn widened(profile: &[u8], changes: &[u8]) -> Option<Vec<u8>> {
+    let mut profile: Value = serde_json::from_slice(profile).ok()?;
+    let changes: Value = serde_json::from_slice(changes).ok()?;
+    let more = changes["allow"].as_array()?.iter().cloned();
+    profile["allow"]["filter"].as_array_mut()?.extend(more);
+    for lifted in changes["lift"].as_array()? {
+        let rules = profile["refuse"]["filter"].as_array_mut()?;
+        let before = rules.len();
+        rules.retain(|rule| {
+            rule["syscall"] != lifted["syscall"] || rule["args"][0]["val"] != lifted["value"]
+        });
+        // A lift of nothing is a rule that was renamed.
+        (rules.len() < before).then_some(())?;
+    }
+    serde_json::to_vec(&profile).ok()
 }
 
 /// `struct sock_filter`: `u16 code; u8 jt; u8 jf; u32 k`, in native byte order and without padding.
@@ -240,6 +274,52 @@ mod tests {
                 .output()
         });
         assert_eq!(output.unwrap().stdout, b"ba");
+    }
+
+    #[test]
+    fn a_zygote_may_do_little_more_than_a_kernel() {
+        use nix::errno::Errno;
+        use nix::sched::{CloneFlags, setns, unshare};
+
+        let (new, mount, join, more) = std::thread::spawn(|| {
+            Filters::zygote_profile().unwrap().apply().unwrap();
+            let own = std::fs::File::open("/proc/self/ns/uts").unwrap();
+            (
+                unshare(CloneFlags::CLONE_NEWNET),
+                nix::mount::umount("/nowhere"),
+                setns(own, CloneFlags::CLONE_NEWUTS),
+                Filters::default_profile().unwrap().apply().is_ok(),
+            )
+        })
+        .join()
+        .unwrap();
+        assert_eq!((new, mount), (Err(Errno::ENOSYS), Err(Errno::ENOSYS)));
+        assert_ne!(join, Err(Errno::ENOSYS));
+        assert!(more, "a kernel's filters go on top");
+        let reasons: Value = serde_json::from_slice(ZYGOTE_PROFILE).unwrap();
+        for rule in ["allow", "lift"]
+            .iter()
+            .flat_map(|list| reasons[*list].as_array().unwrap())
+        {
+            assert!(
+                rule["comment"].as_str().unwrap_or_default().len() >= 8,
+                "{rule}"
+            );
+        }
+    }
+
+    #[test]
+    fn changes_that_change_nothing_are_refused() {
+        let profile = DEFAULT_PROFILE.unwrap();
+        let lift = |lift: &str| format!(r#"{{"allow": [], "lift": [{lift}]}}"#);
+        assert!(widened(profile, lift(r#"{"syscall": "seccomp"}"#).as_bytes()).is_some());
+        assert!(
+            widened(
+                profile,
+                lift(r#"{"syscall": "prctl", "value": 2222}"#).as_bytes()
+            )
+            .is_none()
+        );
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub enum NurseryVerb {
         files: BTreeMap<String, String>,
         /// Complete environment.
         env: BTreeMap<String, String>,
+        /// Whether it runs under the filters of a zygote, which its kernels inherit.
+        filtered: bool,
     },
     /// Start a sandbox. Descriptors: `[0]` init's socket, `[1]` cgroup v2 directory; with
     /// `root_from_host`, `[2]` the stage and `[3]` the merged root as detached mounts; then the

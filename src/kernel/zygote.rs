@@ -87,7 +87,12 @@ impl Zygote {
     ) -> Result<(Arc<Self>, Vec<String>), Error> {
         let (ours, theirs) = channel::pair().context("make a socket pair")?;
         let process = nursery
-            .start_zygote(theirs, super::sources(), super::zygote_env())
+            .start_zygote(
+                theirs,
+                super::sources(),
+                super::zygote_env(),
+                filters.is_some(),
+            )
             .await?;
         let channel = Channel::new(ours).context("watch the zygote")?;
         let imported = import(&channel, filters, preload, without, longest).await;

@@ -3,11 +3,15 @@
 
 use std::fmt;
 
+use super::gone::End;
+
 /// What went wrong, as a client can act on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// No such sandbox, file or context (404).
     NotFound,
+    /// There was such a sandbox, and it has ended (410).
+    Gone,
     /// The request asks for something out of range; `field` names it (422).
     Invalid,
     /// Not a path within the sandbox that this verb serves (400).
@@ -81,6 +85,34 @@ impl Error {
                 ErrorKind::Busy,
                 "too_many_processes",
                 "the sandbox has as many processes as it may (processes); end some or close it",
+            )
+        }
+    }
+
+    /// The caller's key has as many sandboxes as it may.
+    pub fn too_many_sandboxes_of_key(most: usize) -> Self {
+        Self {
+            retry_after_seconds: Some(super::RETRY_AFTER_SECONDS),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_sandboxes_of_key",
+                format!("this key has {most} live sandboxes (its max_sandboxes); close one"),
+            )
+        }
+    }
+
+    /// The caller's key has started as much within a minute as it may.
+    pub fn too_many_executions(most: u32, wait: std::time::Duration) -> Self {
+        let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
+        Self {
+            retry_after_seconds: Some(seconds),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_executions",
+                format!(
+                    "this key may start {most} executions, commands and processes in a minute (its \
+                     executions_per_minute); try again in {seconds} s"
+                ),
             )
         }
     }
@@ -325,6 +357,35 @@ impl Error {
                 format!(
                     "{most} connections to servers in this sandbox are open \
                      (limits.port_connections); close some"
+                ),
+            )
+        }
+    }
+
+    /// It was there.
+    pub(super) fn sandbox_gone(id: &str, ended: &End) -> Self {
+        Self::new(
+            ErrorKind::Gone,
+            "sandbox_gone",
+            format!(
+                "sandbox {:?} {} on {}; its files are gone with it",
+                shown(id),
+                ended.reason.sentence(),
+                httpdate::fmt_http_date(ended.at)
+            ),
+        )
+    }
+
+    /// Several live sandboxes have the name.
+    pub fn ambiguous_name(name: &str, count: usize) -> Self {
+        Self {
+            field: Some("sandbox_name"),
+            ..Self::new(
+                ErrorKind::Conflict,
+                "ambiguous_name",
+                format!(
+                    "sandbox_name: {count} sandboxes are called {:?}; give sandbox_id",
+                    shown(name)
                 ),
             )
         }

@@ -37,7 +37,7 @@ impl EndReason {
 
 /// What is remembered of a sandbox.
 #[derive(Debug, Clone)]
-pub struct Ended {
+pub struct End {
     /// Whose it was.
     pub owner: Option<Owner>,
     /// Its name.
@@ -51,14 +51,14 @@ pub struct Ended {
 /// The memory.
 #[derive(Debug, Default)]
 pub struct Gone {
-    by_id: HashMap<String, Ended>,
+    by_id: HashMap<String, End>,
     /// Ids, oldest first.
     order: VecDeque<String>,
 }
 
 impl Gone {
     /// Notes an end.
-    pub fn remember(&mut self, id: &str, ended: Ended) {
+    pub fn remember(&mut self, id: &str, ended: End) {
         if self.order.len() >= MAX_REMEMBERED
             && let Some(oldest) = self.order.pop_front()
         {
@@ -69,14 +69,18 @@ impl Gone {
     }
 
     /// The end of a sandbox that a scope saw.
-    pub fn of(&self, id: &str, scope: &Scope) -> Option<&Ended> {
+    pub fn of(&self, id: &str, scope: &Scope) -> Option<&End> {
         let ended = self.by_id.get(id)?;
         scope.sees_of(ended.owner.as_ref()).then_some(ended)
     }
 
     /// The last end of a sandbox of that name that a scope saw, with its id.
-    pub fn named(&self, name: &str, scope: &Scope) -> Option<(&str, &Ended)> {
-        let mut latest = self.order.iter().rev().filter_map(|id| Some((id, self.of(id, scope)?)));
+    pub fn named(&self, name: &str, scope: &Scope) -> Option<(&str, &End)> {
+        let mut latest = self
+            .order
+            .iter()
+            .rev()
+            .filter_map(|id| Some((id, self.of(id, scope)?)));
         latest
             .find(|(_, ended)| ended.name == name)
             .map(|(id, ended)| (id.as_str(), ended))
@@ -87,8 +91,8 @@ impl Gone {
 mod tests {
     use super::*;
 
-    fn ended(owner: Option<&str>) -> Ended {
-        Ended {
+    fn ended(owner: Option<&str>) -> End {
+        End {
             owner: owner.map(|name| Owner::new(name, None, None, None)),
             name: "n".to_owned(),
             at: SystemTime::UNIX_EPOCH,

@@ -185,12 +185,12 @@ impl Host {
         dir.unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Filters that a kernel must have.
+    /// Filters that a kernel must have: the zygote's and its own.
     pub fn required_filters(&self) -> usize {
         if self.ablation.no_seccomp {
             0
         } else {
-            self.filters.count()
+            2 * self.filters.count()
         }
     }
 

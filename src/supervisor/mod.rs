@@ -9,13 +9,16 @@ mod context;
 mod ended;
 mod error;
 mod files;
+mod gone;
 pub mod host;
 mod install;
 mod launch;
 mod layer;
+mod lease;
 mod log;
 mod mirrors;
 mod network;
+mod owner;
 mod plan;
 mod pool;
 mod ports;
@@ -33,7 +36,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -43,6 +46,7 @@ pub use command::RunningCommand;
 pub use error::{Error, ErrorKind};
 pub use files::{FileWatch, Packed, TreeEvent, Unpacking};
 pub use host::Prepared;
+pub use owner::Owner;
 pub use ports::{ListeningPort, PortConnection, PortUse};
 pub use processes::{Attached, ProcessHandle};
 pub use types::*;
@@ -51,8 +55,10 @@ use crate::config::Config;
 use crate::isolation;
 use crate::mirror::Layers;
 use crate::network::Policy;
+use gone::{End, EndReason, Gone};
 use host::Host;
 use mirrors::{Mirrors, Site};
+use owner::Scope;
 use pool::Pool;
 use realm::Realm;
 use sandbox::{Plan, Sandbox};
@@ -62,10 +68,12 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Seconds after which a create that found no room may try again.
 const RETRY_AFTER_SECONDS: u32 = 5;
 
-/// The service's core. Cheap to clone; every clone is the same supervisor.
+/// The service's core, as one owner sees it, or whoever asks where there are none
+/// ([`Supervisor::on_behalf_of`]). Cheap to clone; every clone is the same supervisor.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     inner: Arc<Inner>,
+    scope: Scope,
 }
 
 #[derive(Debug)]
@@ -85,16 +93,32 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Registry {
     live: HashMap<String, Arc<Sandbox>>,
-    /// Creates under way: they count against the limit of live sandboxes.
-    creating: usize,
+    gone: Gone,
+    /// Creates under way, by whom: they count against the limits of live sandboxes.
+    creating: Vec<Option<Owner>>,
+}
+
+impl Registry {
+    /// Live sandboxes and creates under way of an owner.
+    fn count_of(&self, owner: &Owner) -> usize {
+        let live = self.live.values().filter_map(|sandbox| sandbox.owner());
+        let creating = self.creating.iter().flatten().cloned();
+        live.chain(creating).filter(|of| of == owner).count()
+    }
 }
 
 /// Room for one live sandbox, given back unless it was used.
-struct Room<'a>(&'a Inner);
+struct Room<'a> {
+    inner: &'a Inner,
+    owner: Option<Owner>,
+}
 
 impl Drop for Room<'_> {
     fn drop(&mut self) {
-        self.0.registry.lock().expect("not poisoned").creating -= 1;
+        let creating = &mut self.inner.registry.lock().expect("not poisoned").creating;
+        if let Some(place) = creating.iter().position(|owner| *owner == self.owner) {
+            creating.swap_remove(place);
+        }
     }
 }
 
@@ -139,7 +163,10 @@ impl Supervisor {
             filler: Mutex::default(),
             draining: AtomicBool::new(false),
         });
-        let supervisor = Self { inner };
+        let supervisor = Self {
+            inner,
+            scope: Scope::Everything,
+        };
         supervisor.destroy_later(probe);
         let tender = supervisor.clone();
         supervisor.spawn(async move { tender.tend_mirrors().await });
@@ -151,6 +178,23 @@ impl Supervisor {
             *supervisor.inner.filler.lock().expect("not poisoned") = Some(filler.abort_handle());
         }
         Ok(supervisor)
+    }
+
+    /// A handle that sees and makes only what is this owner's; `None` sees everything, and what it makes
+    /// is nobody's.
+    pub fn on_behalf_of(&self, owner: Option<Owner>) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            scope: owner.map_or(Scope::Everything, Scope::Of),
+        }
+    }
+
+    /// A handle that sees and makes nothing, for where it is not known yet who asks.
+    pub fn on_behalf_of_nobody(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            scope: Scope::Nothing,
+        }
     }
 
     /// Every knob.
@@ -171,14 +215,16 @@ impl Supervisor {
     /// Creates a sandbox with a ready kernel.
     ///
     /// # Errors
-    /// `Invalid` names the field; `Busy` when there are as many live sandboxes as allowed;
-    /// `Unavailable` while the service stops.
+    /// `Invalid` names the field; `Busy` when there are as many live sandboxes as allowed, in all or of
+    /// this owner; `Unavailable` while the service stops.
     pub async fn create(&self, spec: CreateSpec) -> Result<SandboxInfo, Error> {
         let wanted = spec.mirror.clone();
-        let plan = Plan::new(spec, self.config())?;
+        let mut plan = Plan::new(spec, self.config())?;
+        plan.owner = self.scope.owner()?;
         self.refuse_draining()?;
-        let _room = self.take_room()?;
+        let _room = self.take_room(plan.owner.clone())?;
         let site = self.site(wanted.as_deref()).await?;
+        plan.mirror = Some(site.mirror(self.inner.mirrors.base()));
         let sandbox = self.obtain(&site, &plan).await.map_err(|e| {
             tracing::error!("failed to create a sandbox: {e}");
             Error::new(
@@ -238,10 +284,10 @@ impl Supervisor {
         sandbox.claim(plan).await
     }
 
-    fn take_room(&self) -> Result<Room<'_>, Error> {
+    fn take_room(&self, owner: Option<Owner>) -> Result<Room<'_>, Error> {
         let mut registry = self.inner.registry.lock().expect("not poisoned");
         let most = self.config().service.max_sandboxes;
-        if registry.live.len() + registry.creating >= most {
+        if registry.live.len() + registry.creating.len() >= most {
             let mut error = Error::new(
                 ErrorKind::Busy,
                 "too_many_sandboxes",
@@ -250,8 +296,17 @@ impl Supervisor {
             error.retry_after_seconds = Some(RETRY_AFTER_SECONDS);
             return Err(error);
         }
-        registry.creating += 1;
-        Ok(Room(&self.inner))
+        if let Some(owner) = &owner
+            && let Some(most) = owner.max_sandboxes()
+            && registry.count_of(owner) >= most
+        {
+            return Err(Error::too_many_sandboxes_of_key(most));
+        }
+        registry.creating.push(owner.clone());
+        Ok(Room {
+            inner: &self.inner,
+            owner,
+        })
     }
 
     fn refuse_draining(&self) -> Result<(), Error> {
@@ -269,25 +324,30 @@ impl Supervisor {
     fn watch(&self, sandbox: Arc<Sandbox>) {
         let supervisor = self.clone();
         self.spawn(async move {
-            tokio::select! {
-                () = sandbox.expired() => {
-                    tracing::info!(sandbox = sandbox.id(), "lease is over");
+            let reason = tokio::select! {
+                reason = sandbox.expired() => {
+                    tracing::info!(sandbox = sandbox.id(), "it {}", reason.sentence());
+                    reason
                 }
-                () = sandbox.died() => {}
-            }
-            if supervisor.unlist(sandbox.id()).is_some() {
+                () = sandbox.died() => EndReason::Died,
+            };
+            if supervisor.unlist(sandbox.id(), reason).is_some() {
                 sandbox.destroy().await;
             }
         });
     }
 
-    fn unlist(&self, id: &str) -> Option<Arc<Sandbox>> {
-        self.inner
-            .registry
-            .lock()
-            .expect("not poisoned")
-            .live
-            .remove(id)
+    fn unlist(&self, id: &str, reason: EndReason) -> Option<Arc<Sandbox>> {
+        let mut registry = self.inner.registry.lock().expect("not poisoned");
+        let sandbox = registry.live.remove(id)?;
+        let ended = End {
+            owner: sandbox.owner(),
+            name: sandbox.info().name,
+            at: SystemTime::now(),
+            reason,
+        };
+        registry.gone.remember(id, ended);
+        Some(sandbox)
     }
 
     fn destroy_later(&self, sandbox: Arc<Sandbox>) {
@@ -301,11 +361,12 @@ impl Supervisor {
         tasks.spawn(task);
     }
 
-    /// Every live sandbox, oldest first.
+    /// Every live sandbox that this handle sees, oldest first.
     pub fn list(&self) -> Vec<SandboxInfo> {
         let mut all: Vec<SandboxInfo> = {
             let registry = self.inner.registry.lock().expect("not poisoned");
-            registry.live.values().map(|s| s.info()).collect()
+            let seen = registry.live.values().filter(|s| self.scope.sees(s));
+            seen.map(|s| s.info()).collect()
         };
         all.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         all
@@ -316,20 +377,49 @@ impl Supervisor {
         self.find(id).map(|s| s.info())
     }
 
+    /// The one way to a sandbox for every verb: what this handle does not see is not there.
     fn find(&self, id: &str) -> Result<Arc<Sandbox>, Error> {
         let registry = self.inner.registry.lock().expect("not poisoned");
-        registry
-            .live
-            .get(id)
-            .cloned()
-            .ok_or_else(|| Error::sandbox_not_found(id))
+        let found = registry.live.get(id).filter(|s| self.scope.sees(s));
+        found.cloned().ok_or_else(|| Error::sandbox_not_found(id))
+    }
+
+    /// The same for a link, which may be followed when the sandbox is no more.
+    ///
+    /// # Errors
+    /// `NotFound`; `Gone` for a sandbox that has ended not long ago.
+    fn find_linked(&self, id: &str) -> Result<Arc<Sandbox>, Error> {
+        self.find(id).map_err(|unknown| {
+            let registry = self.inner.registry.lock().expect("not poisoned");
+            let ended = registry.gone.of(id, &self.scope);
+            ended.map_or(unknown, |ended| Error::sandbox_gone(id, ended))
+        })
+    }
+
+    /// The id of the one live sandbox of that name.
+    ///
+    /// # Errors
+    /// `Conflict` when several have it: which is meant cannot be told; else as for an id.
+    pub fn named(&self, name: &str) -> Result<String, Error> {
+        let registry = self.inner.registry.lock().expect("not poisoned");
+        let seen = registry.live.values().filter(|s| self.scope.sees(s));
+        let mut named = seen.filter(|s| s.info().name == name);
+        match (named.next(), named.count()) {
+            (Some(sandbox), 0) => Ok(sandbox.id().to_owned()),
+            (Some(_), others) => Err(Error::ambiguous_name(name, others + 1)),
+            (None, _) => Err(match registry.gone.named(name, &self.scope) {
+                Some((id, ended)) => Error::sandbox_gone(id, ended),
+                None => Error::sandbox_not_found(name),
+            }),
+        }
     }
 
     /// Closes a sandbox; of two closes at once one wins, the other is `NotFound`. Returns when its
     /// processes are gone; its cgroups follow in the background.
     pub async fn close(&self, id: &str) -> Result<(), Error> {
+        let found = self.find(id)?;
         let sandbox = self
-            .unlist(id)
+            .unlist(found.id(), EndReason::Closed)
             .ok_or_else(|| Error::sandbox_not_found(id))?;
         // In a task of its own first: whoever asked may go away.
         self.destroy_later(Arc::clone(&sandbox));
@@ -352,8 +442,10 @@ impl Supervisor {
         }
         plan::check_timeout(spec.timeout, limits)?;
         plan::check_env(&spec.env)?;
+        let sandbox = self.find(id)?;
+        self.scope.take_execution()?;
         Ok(Execution {
-            events: self.find(id)?.execute(spec)?,
+            events: sandbox.execute(spec)?,
         })
     }
 
@@ -461,6 +553,7 @@ impl Supervisor {
         plan::check_command(&spec.command, spec.cwd.as_deref())?;
         let sandbox = self.find(id)?;
         sandbox.refuse_closing()?;
+        self.scope.take_execution()?;
         sandbox.touch();
         command::start(&sandbox, spec).await
     }

@@ -25,11 +25,15 @@ use super::files::Watches;
 use super::host::Host;
 use super::install::Installs;
 use super::network::{self, Network};
+use super::owner::Owner;
 use super::ports::Ports;
 use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
-use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState};
+use super::types::{
+    ContextInfo, ContextSpec, Event, ExecuteSpec, MirrorRef, SandboxInfo, SandboxLimits,
+    SandboxState,
+};
 use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::host::Init;
@@ -69,27 +73,36 @@ pub struct Sandbox {
     pub(super) ports: Ports,
     /// Of its files.
     pub(super) watches: Watches,
-    claim: Mutex<Claim>,
+    pub(super) claim: Mutex<Claim>,
+    /// Its lease or its idle time is another.
+    pub(super) renewed: Notify,
 }
 
 /// What a claim sets.
 #[derive(Debug, Clone)]
-struct Claim {
+pub(super) struct Claim {
+    owner: Option<Owner>,
     name: String,
+    mirror: Option<MirrorRef>,
     created_at: SystemTime,
-    expires_at: SystemTime,
+    pub(super) expires_at: SystemTime,
     last_used_at: SystemTime,
-    last_used: Instant,
-    expires: Instant,
-    idle: Option<Duration>,
+    pub(super) last_used: Instant,
+    pub(super) expires: Instant,
+    pub(super) lease: Duration,
+    pub(super) idle: Option<Duration>,
     env: BTreeMap<String, String>,
     threads: u32,
-    memory_bytes: u64,
+    limits: CgroupLimits,
 }
 
 /// What a sandbox is to be, all defaults filled in.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// Whose it is to be.
+    pub owner: Option<Owner>,
+    /// What it is made of; `None` while that is not known.
+    pub mirror: Option<MirrorRef>,
     /// For people.
     pub name: Option<String>,
     /// Enforced by cgroups.
@@ -182,17 +195,21 @@ impl Sandbox {
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
             watches: Watches::of_sandbox(),
+            renewed: Notify::new(),
             claim: Mutex::new(Claim {
+                owner: None,
                 name: id.clone(),
+                mirror: None,
                 created_at: now,
                 expires_at: now,
                 last_used_at: now,
                 last_used: Instant::now(),
                 expires: Instant::now(),
+                lease: plan.lease,
                 idle: None,
                 env: BTreeMap::new(),
                 threads: setup::threads(plan.limits.cpus),
-                memory_bytes: plan.limits.memory_bytes,
+                limits: plan.limits.clone(),
             }),
             id,
         });
@@ -205,19 +222,22 @@ impl Sandbox {
         {
             let mut claim = self.claim.lock().expect("not poisoned");
             *claim = Claim {
+                owner: plan.owner.clone(),
                 name: plan
                     .name
                     .clone()
                     .unwrap_or_else(|| format!("sandbox-{}", &self.id[..6])),
+                mirror: plan.mirror.clone(),
                 created_at: now,
                 expires_at: now + plan.lease,
                 last_used_at: now,
                 last_used: Instant::now(),
                 expires: Instant::now() + plan.lease,
+                lease: plan.lease,
                 idle: plan.idle,
                 env: plan.env.clone(),
                 threads: setup::threads(plan.limits.cpus),
-                memory_bytes: plan.limits.memory_bytes,
+                limits: plan.limits.clone(),
             };
         }
         if plan.network != Policy::None {
@@ -237,15 +257,30 @@ impl Sandbox {
         &self.id
     }
 
+    /// Whose it is; nobody's where there are no keys.
+    pub(super) fn owner(&self) -> Option<Owner> {
+        self.claim.lock().expect("not poisoned").owner.clone()
+    }
+
     /// For clients.
     pub fn info(&self) -> SandboxInfo {
         let claim = self.claim.lock().expect("not poisoned");
         SandboxInfo {
             id: self.id.clone(),
+            owner: claim.owner.as_ref().map(|owner| owner.name().to_owned()),
             name: claim.name.clone(),
             created_at: claim.created_at,
             expires_at: claim.expires_at,
             last_used_at: claim.last_used_at,
+            mirror: claim.mirror.clone(),
+            limits: SandboxLimits {
+                memory_bytes: claim.limits.memory_bytes,
+                cpus: claim.limits.cpus,
+                processes: claim.limits.processes,
+                disk_bytes: self.disk_bytes,
+                lease: claim.lease,
+                idle: claim.idle,
+            },
             state: if self.is_closing() {
                 SandboxState::Closing
             } else if self.in_use() {
@@ -264,7 +299,7 @@ impl Sandbox {
     }
 
     /// Something runs in it.
-    fn in_use(&self) -> bool {
+    pub(super) fn in_use(&self) -> bool {
         self.uses.load(Ordering::Acquire) > 0
     }
 
@@ -301,24 +336,6 @@ impl Sandbox {
         env
     }
 
-    /// Resolves when its lease or its idle time is over; exact, as it sleeps until then.
-    pub async fn expired(&self) {
-        loop {
-            let until = {
-                let claim = self.claim.lock().expect("not poisoned");
-                match claim.idle {
-                    Some(idle) if !self.in_use() => claim.expires.min(claim.last_used + idle),
-                    Some(idle) => claim.expires.min(Instant::now() + idle),
-                    None => claim.expires,
-                }
-            };
-            if until <= Instant::now() {
-                return;
-            }
-            tokio::time::sleep_until(until).await;
-        }
-    }
-
     /// Resolves when init has died without being asked to: the sandbox is of no more use.
     pub async fn died(&self) {
         self.init.process().exited().await;
@@ -331,7 +348,7 @@ impl Sandbox {
 
     /// Its memory limit.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.claim.lock().expect("not poisoned").memory_bytes
+        self.claim.lock().expect("not poisoned").limits.memory_bytes
     }
 
     /// Variables of every kernel and threads of their numeric libraries.

@@ -52,6 +52,8 @@ pub struct CreateSpec {
 pub struct SandboxInfo {
     /// 26 characters, `a`–`z` and `0`–`9`.
     pub id: String,
+    /// Name of the key whose it is; `None` where there are no keys.
+    pub owner: Option<String>,
     /// Free text.
     pub name: String,
     /// When it was created (claimed).
@@ -60,8 +62,47 @@ pub struct SandboxInfo {
     pub expires_at: SystemTime,
     /// Last request for it.
     pub last_used_at: SystemTime,
+    /// What it is made of.
+    pub mirror: Option<MirrorRef>,
+    /// What it may use.
+    pub limits: SandboxLimits,
     /// What it is doing.
     pub state: SandboxState,
+}
+
+/// A mirror, by what clients may call it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MirrorRef {
+    /// Of its content.
+    pub id: String,
+    /// `default` or the name that whoever made it gave it.
+    pub name: String,
+}
+
+/// What a sandbox may use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxLimits {
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Processors.
+    pub cpus: f64,
+    /// Processes and threads.
+    pub processes: u64,
+    /// Bytes of files.
+    pub disk_bytes: u64,
+    /// From its creation or its last renewal to its end.
+    pub lease: Duration,
+    /// Without a request, if that is limited.
+    pub idle: Option<Duration>,
+}
+
+/// How long a sandbox is to live from now on.
+#[derive(Debug, Clone, Default)]
+pub struct RenewSpec {
+    /// Seconds until it is closed, whatever it does.
+    pub lease_seconds: Option<u64>,
+    /// Seconds without a request until it is closed.
+    pub idle_seconds: Option<u64>,
 }
 
 /// What a sandbox is doing.

@@ -1,7 +1,7 @@
 //! How executions end, and what they tell meanwhile.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -156,6 +156,41 @@ fn events_come_as_lines_while_the_code_runs() {
         (&files["files"], &usage["usage"])
     );
     assert!(events.event().is_none(), "nothing follows the end");
+}
+
+/// From the write inside to the client's hands, on the clock that both share. The median, as the machine
+/// that tests run on may do something else for a while.
+#[test]
+fn output_is_with_the_client_within_5_ms_of_the_write() {
+    const LINES: usize = 100;
+    let service = Service::start();
+    let sandbox = service.create();
+    for (writer, code) in [
+        ("print", "print(time.time_ns())"),
+        ("a write", "os.write(1, b'%d\\n' % time.time_ns())"),
+    ] {
+        let code =
+            format!("import os, time\nfor _ in range({LINES}):\n    time.sleep(0.01)\n    {code}");
+        let mut events = sandbox.stream(&code);
+        let mut late: Vec<Duration> = Vec::new();
+        while late.len() < LINES {
+            let event = events.event().expect("output");
+            let now = UNIX_EPOCH.elapsed().expect("a time after 1970");
+            if event["type"] != "stdout" {
+                continue;
+            }
+            // The end of a line may come by itself.
+            let text = event["text"].as_str().expect("a text");
+            for line in text.lines().filter(|line| !line.is_empty()) {
+                let written = Duration::from_nanos(line.parse().expect("a time"));
+                late.push(now.saturating_sub(written));
+            }
+        }
+        late.sort_unstable();
+        let [median, worst] = [late[LINES / 2], late[LINES - 1]];
+        println!("{writer}: median {median:?}, worst {worst:?}");
+        assert!(median <= Duration::from_millis(5), "{writer}: {late:?}");
+    }
 }
 
 /// Text may come in any number of events.

@@ -272,3 +272,30 @@ fn where_packages_are_allowed_their_own_tools_work() {
     let command = sandbox.command("pip download --no-deps toolz -d /tmp/x && ls /tmp/x");
     assert_eq!(command["exit_code"], 0, "{command}");
 }
+
+/// Libraries that draw on a terminal, patch the event loop or speak to a notebook's front end.
+#[test]
+fn what_others_trip_over_works_once_it_is_installed() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let names = ["rich", "tqdm", "nest_asyncio", "ipywidgets"];
+    let installed = install(&sandbox, &json!({ "packages": names }));
+    assert_eq!(installed["success"], true, "{installed}");
+    let table = sandbox.stdout(
+        "from rich.console import Console\nfrom rich.table import Table\n\
+         t = Table('a')\nt.add_row('✓')\nConsole().print(t)",
+    );
+    assert_eq!(table, "┏━━━┓\n┃ a ┃\n┡━━━┩\n│ ✓ │\n└───┘\n");
+    let bar = sandbox.execute("from tqdm.auto import tqdm\nfor _ in tqdm(range(3)): pass");
+    let drawn = bar["stderr"].as_str().expect("a text");
+    assert!(drawn.starts_with('\r') && drawn.contains("3/3"), "{bar}");
+    let nested = "import asyncio, nest_asyncio\nnest_asyncio.apply()\n\
+                  async def f(): return asyncio.run(asyncio.sleep(0, 5))\n\
+                  print(await f(), asyncio.run(f()))";
+    assert_eq!(sandbox.stdout(nested), "5 5\n");
+    let widget = sandbox.execute("import ipywidgets\nipywidgets.IntSlider(value=3)");
+    let shown = widget["results"].as_array().expect("results").iter();
+    let texts: Vec<_> = shown.filter(|r| r["type"] == "text/plain").collect();
+    assert_eq!(texts[0]["data"], "IntSlider(value=3)", "{widget}");
+    assert_eq!(sandbox.stdout("print(1 + 1)"), "2\n");
+}

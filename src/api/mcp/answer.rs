@@ -31,6 +31,10 @@ const TEXTS: [&str; 7] = [
 /// Links to files in one answer; the structured content lists them all.
 const LINKS: usize = 20;
 
+/// Bytes of an image in base64. Interfaces of models take 5 MB, and refuse the whole conversation for one
+/// that is larger.
+const IMAGE_BASE64_BYTES: usize = 5_000_000;
+
 /// Structured content of `execute_python_code`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
@@ -132,7 +136,8 @@ impl Shown {
             let image = bundle.iter().find_map(image);
             let text = TEXTS.iter().find_map(|mime| as_text(bundle, mime));
             match (image, text) {
-                (Some(image), _) => shown.images.push(image),
+                (Some(Image::Shown(image)), _) => shown.images.push(image),
+                (Some(Image::TooLarge(text)), _) => shown.texts.push(text),
                 (None, Some(text)) => shown.texts.push(text),
                 (None, None) => shown.texts.push(unreadable(bundle)),
             }
@@ -167,14 +172,30 @@ pub(crate) fn image_type(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-fn image(entry: &Entry) -> Option<ContentBlock> {
+/// An image, or what is told in its place.
+enum Image {
+    Shown(ContentBlock),
+    TooLarge(TextResult),
+}
+
+fn image(entry: &Entry) -> Option<Image> {
     if !entry.mime.starts_with("image/") {
         return None;
     }
     let mut data = entry.data.as_str()?.to_owned();
     data.retain(|c| !c.is_ascii_whitespace());
     let mime = image_type(&BASE64.decode(&data).ok()?)?;
-    Some(ContentBlock::image(data, mime))
+    if data.len() > IMAGE_BASE64_BYTES {
+        return Some(Image::TooLarge(TextResult {
+            mime: "text/plain".to_owned(),
+            text: format!(
+                "[{mime} of {} bytes in base64 is not shown, the limit is {IMAGE_BASE64_BYTES}: \
+                 display it smaller, or save it to a file]",
+                data.len()
+            ),
+        }));
+    }
+    Some(Image::Shown(ContentBlock::image(data, mime)))
 }
 
 fn as_text(bundle: &[Entry], mime: &str) -> Option<TextResult> {
@@ -367,6 +388,20 @@ mod tests {
         assert_eq!(images[0].mime_type, "image/png");
         let texts: Vec<_> = shown.texts.iter().map(|text| text.text.as_str()).collect();
         assert_eq!(texts, ["  a\n0 1", "[a display of type application/x-odd]"]);
+    }
+
+    #[test]
+    fn an_image_that_no_model_takes_is_told_in_words() {
+        let head = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n'];
+        for (bytes, images) in [(3_000_000, 1), (4_000_000, 0)] {
+            let mut png = head.to_vec();
+            png.resize(bytes, 0);
+            let shown = Shown::of(&[entry(0, "image/png", &BASE64.encode(png))]);
+            assert_eq!(
+                (shown.images.len(), shown.texts.len()),
+                (images, 1 - images)
+            );
+        }
     }
 
     #[test]

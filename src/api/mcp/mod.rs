@@ -1,5 +1,6 @@
-//! MCP over streamable HTTP at `/mcp`: stateless for the revision of 2026-07-28, with sessions for
-//! the older ones. Tools are views of the supervisor's verbs ([`tools`]).
+//! MCP over streamable HTTP: stateless for the revision of 2026-07-28, with sessions for the older
+//! ones. Tools are views of the supervisor's verbs ([`tools`]); each endpoint offers a set of them
+//! ([`sets`]): `/mcp`, `/mcp/env` and `/mcp/workspace`.
 //!
 //! `rmcp` speaks the protocol. What it leaves open is bounded here: bodies are read by us, sessions
 //! are counted ([`sessions`]), and a client's waiting stream ends when the service stops.
@@ -7,51 +8,76 @@
 mod answer;
 mod checkpoints;
 mod contexts;
+mod env;
 mod mirrors;
 mod packages;
 mod ports;
 mod processes;
 mod schema;
 mod sessions;
+mod sets;
 mod tools;
+mod workspace;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
+use axum::routing::any;
 use futures_util::StreamExt;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
 
+use super::caller::OnBehalfOf;
 use super::error::Refusal;
 use super::{App, body};
 use crate::config;
-use sessions::Sessions;
+use sessions::{Sessions, Usage};
+use sets::{SetName, ToolSet};
 use tools::Tools;
 
 /// A client that waits for an answer hears from us this often.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// The service behind `/mcp`.
+/// The endpoints. `stopping` ends streams that wait for nothing, `cut_off` everything.
+pub(crate) fn routes(
+    app: &Arc<App>,
+    limits: &config::Limits,
+    stopping: &CancellationToken,
+    cut_off: &CancellationToken,
+) -> Router {
+    let used = Usage::default();
+    let at = |path, set| {
+        let sessions = Sessions::new(limits, used.clone());
+        let endpoint = Endpoint::new(app, set, sessions, stopping, cut_off);
+        Router::new().route(path, any(self::endpoint).with_state(endpoint))
+    };
+    at("/mcp", SetName::Default)
+        .merge(at("/mcp/env", SetName::Env))
+        .merge(at("/mcp/workspace", SetName::Workspace))
+}
+
+/// The service behind one path.
 #[derive(Clone)]
-pub(crate) struct Endpoint {
+struct Endpoint {
     app: Arc<App>,
     service: StreamableHttpService<Tools, Sessions>,
     stopping: CancellationToken,
 }
 
 impl Endpoint {
-    /// `stopping` ends streams that wait for nothing, `cut_off` everything.
-    pub(crate) fn new(
+    fn new(
         app: &Arc<App>,
-        limits: &config::Limits,
+        set: SetName,
+        sessions: Sessions,
         stopping: &CancellationToken,
         cut_off: &CancellationToken,
     ) -> Self {
-        let tools = Tools::new(Arc::clone(app));
+        let tools = Tools::new(Arc::clone(app), ToolSet::of(set));
         let body_bytes = usize::try_from(app.server.max_body_bytes).unwrap_or(usize::MAX);
         let config = StreamableHttpServerConfig::default()
             .with_sse_keep_alive(Some(KEEPALIVE))
@@ -60,7 +86,7 @@ impl Endpoint {
             // Every request has passed our own check of Host and Origin.
             .disable_allowed_hosts()
             .with_cancellation_token(cut_off.clone());
-        let sessions = Arc::new(Sessions::new(limits));
+        let sessions = Arc::new(sessions);
         Self {
             app: Arc::clone(app),
             service: StreamableHttpService::new(move || Ok(tools.clone()), sessions, config),
@@ -69,17 +95,18 @@ impl Endpoint {
     }
 }
 
-/// Any method on `/mcp`.
-pub(crate) async fn endpoint(
-    State(endpoint): State<Endpoint>,
-    request: Request,
-) -> Result<Response, Refusal> {
+/// Any method on an endpoint.
+async fn endpoint(State(endpoint): State<Endpoint>, request: Request) -> Result<Response, Refusal> {
     let app = &endpoint.app;
     let (head, body) = request.into_parts();
     let bytes = body::read(&head.headers, body, app.body_limit(), app.stall()).await?;
     let method = head.method.clone();
     let request = Request::from_parts(head, Body::from(bytes));
-    let mut response = endpoint.service.handle(request).await.map(Body::new);
+    let Some(OnBehalfOf(owner)) = request.extensions().get().cloned() else {
+        return Err(Refusal::internal());
+    };
+    let answered = sessions::on_behalf_of(owner, endpoint.service.handle(request));
+    let mut response = answered.await.map(Body::new);
     if method == Method::DELETE && response.status() == StatusCode::ACCEPTED {
         // The session has ended by now, and clients warn of anything but 200 and 204.
         *response.status_mut() = StatusCode::OK;

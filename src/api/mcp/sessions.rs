@@ -4,6 +4,8 @@
 //! a limit on their number, where the idle one that was used longest ago makes room, and what
 //! becomes of a request whose connection broke off. The older revisions let a client come back for
 //! its answer, so the code is interrupted only when nobody comes within [`RETURN`].
+//!
+//! A session is its maker's: to the bearer of another key it is not there.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -24,6 +26,20 @@ use rmcp::transport::streamable_http_server::session::{
 };
 
 use crate::config;
+use crate::supervisor::Owner;
+
+tokio::task_local! {
+    /// On whose behalf the request is that `rmcp` deals with, which does not say in its calls.
+    static CALLER: Option<Owner>;
+}
+
+/// Deals with a request; sessions that it makes and uses are this owner's.
+pub(super) fn on_behalf_of<T>(
+    owner: Option<Owner>,
+    request: impl Future<Output = T>,
+) -> impl Future<Output = T> {
+    CALLER.scope(owner, request)
+}
 
 /// Sessions at once; each costs two tasks and some kilobytes.
 const MAX_SESSIONS: usize = 1024;
@@ -35,61 +51,80 @@ const IDLE: Duration = Duration::from_secs(600);
 type Failure = LocalSessionManagerError;
 type Messages = Pin<Box<dyn Stream<Item = ServerSseMessage> + Send + Sync>>;
 
-/// `rmcp`'s sessions and how each was used.
+/// One endpoint's sessions, which `rmcp` keeps, and how each was used.
 #[derive(Clone)]
 pub(crate) struct Sessions {
     inner: Arc<LocalSessionManager>,
-    used: Arc<Mutex<HashMap<SessionId, Used>>>,
+    used: Usage,
 }
 
+/// How the sessions of all endpoints were used: the limit on their number is one for all.
+#[derive(Clone, Default)]
+pub(crate) struct Usage(Arc<Mutex<HashMap<SessionId, Used>>>);
+
 struct Used {
+    owner: Option<Owner>,
+    /// Where it is kept.
+    at: Arc<LocalSessionManager>,
     last: Instant,
     open_requests: usize,
     /// How often a client came back.
     returns: u64,
 }
 
+impl Usage {
+    fn all(&self) -> MutexGuard<'_, HashMap<SessionId, Used>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn touch(&self, id: &SessionId, change: impl FnOnce(&mut Used)) {
+        if let Some(used) = self.all().get_mut(id) {
+            used.last = Instant::now();
+            change(used);
+        }
+    }
+
+    /// Takes the session off the list that has to go for another one to fit.
+    fn take_surplus(&self) -> Option<(SessionId, Used)> {
+        let mut used = self.all();
+        if used.len() < MAX_SESSIONS {
+            return None;
+        }
+        let idle = used.iter().filter(|(_, used)| used.open_requests == 0);
+        let (id, _) = idle.min_by_key(|(_, used)| used.last)?;
+        let id = id.clone();
+        used.remove_entry(&id)
+    }
+
+    /// Whether a session is there and the caller's.
+    fn is_usable(&self, id: &SessionId) -> bool {
+        let used = self.all();
+        let caller = CALLER.try_with(Clone::clone);
+        (used.get(id)).is_some_and(|used| caller.is_ok_and(|caller| caller == used.owner))
+    }
+
+    fn returns(&self, id: &SessionId) -> Option<u64> {
+        self.all().get(id).map(|used| used.returns)
+    }
+}
+
 impl Sessions {
-    pub(crate) fn new(limits: &config::Limits) -> Self {
+    pub(crate) fn new(limits: &config::Limits, used: Usage) -> Self {
         let mut inner = LocalSessionManager::default();
         // An execution that prints nothing must not pass for a silent session.
         let longest = Duration::from_secs(limits.max_timeout_seconds);
         inner.session_config.keep_alive = Some(longest.saturating_add(IDLE));
         Self {
             inner: Arc::new(inner),
-            used: Arc::default(),
+            used,
         }
-    }
-
-    fn used(&self) -> MutexGuard<'_, HashMap<SessionId, Used>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn touch(&self, id: &SessionId, change: impl FnOnce(&mut Used)) {
-        if let Some(used) = self.used().get_mut(id) {
-            used.last = Instant::now();
-            change(used);
-        }
-    }
-
-    /// The session that has to go for another one to fit.
-    fn surplus(&self) -> Option<SessionId> {
-        let used = self.used();
-        let idle = used.iter().filter(|(_, used)| used.open_requests == 0);
-        let oldest = idle.min_by_key(|(_, used)| used.last);
-        let full = used.len() >= MAX_SESSIONS;
-        oldest.filter(|_| full).map(|(id, _)| id.clone())
-    }
-
-    fn returns(&self, id: &SessionId) -> Option<u64> {
-        self.used().get(id).map(|used| used.returns)
     }
 
     /// Interrupts a request unless its client comes back.
     async fn abandon(self, id: SessionId, request: RequestId) {
-        let before = self.returns(&id);
+        let before = self.used.returns(&id);
         tokio::time::sleep(RETURN).await;
-        if before.is_none() || self.returns(&id) != before {
+        if before.is_none() || self.used.returns(&id) != before {
             return;
         }
         let reason = "the client's connection broke off".to_owned();
@@ -106,17 +141,19 @@ impl SessionManager for Sessions {
     type Transport = <LocalSessionManager as SessionManager>::Transport;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Failure> {
-        if let Some(id) = self.surplus() {
+        if let Some((id, surplus)) = self.used.take_surplus() {
             tracing::info!("too many MCP sessions, ending the one used longest ago");
-            self.close_session(&id).await?;
+            surplus.at.close_session(&id).await?;
         }
         let (id, transport) = self.inner.create_session().await?;
         let used = Used {
+            owner: CALLER.try_with(Clone::clone).unwrap_or_default(),
+            at: Arc::clone(&self.inner),
             last: Instant::now(),
             open_requests: 0,
             returns: 0,
         };
-        self.used().insert(id.clone(), used);
+        self.used.all().insert(id.clone(), used);
         Ok((id, transport))
     }
 
@@ -129,11 +166,18 @@ impl SessionManager for Sessions {
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Failure> {
+        if !self.used.is_usable(id) {
+            return Ok(false);
+        }
         self.inner.has_session(id).await
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), Failure> {
-        self.used().remove(id);
+        // A client asks, or `rmcp` itself, in a task of its own, when the session has ended.
+        if CALLER.try_with(|_| ()).is_ok() && !self.used.is_usable(id) {
+            return Ok(());
+        }
+        self.used.all().remove(id);
         self.inner.close_session(id).await
     }
 
@@ -147,7 +191,7 @@ impl SessionManager for Sessions {
             _ => None,
         };
         let messages: Messages = Box::pin(self.inner.create_stream(id, message).await?);
-        self.touch(id, |used| used.open_requests += 1);
+        self.used.touch(id, |used| used.open_requests += 1);
         Ok(Answer {
             messages,
             sessions: self.clone(),
@@ -161,7 +205,7 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<(), Failure> {
-        self.touch(id, |_| ());
+        self.used.touch(id, |_| ());
         self.inner.accept_message(id, message).await
     }
 
@@ -169,7 +213,7 @@ impl SessionManager for Sessions {
         &self,
         id: &SessionId,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Failure> {
-        self.touch(id, |_| ());
+        self.used.touch(id, |_| ());
         self.inner.create_standalone_stream(id).await
     }
 
@@ -178,7 +222,7 @@ impl SessionManager for Sessions {
         id: &SessionId,
         last_event_id: String,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Failure> {
-        self.touch(id, |used| used.returns += 1);
+        self.used.touch(id, |used| used.returns += 1);
         self.inner.resume(id, last_event_id).await
     }
 }
@@ -207,7 +251,9 @@ impl Stream for Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         let sessions = self.sessions.clone();
-        sessions.touch(&self.session, |used| used.open_requests -= 1);
+        sessions
+            .used
+            .touch(&self.session, |used| used.open_requests -= 1);
         if let (Some(request), Ok(runtime)) =
             (self.request.take(), tokio::runtime::Handle::try_current())
         {

@@ -9,7 +9,6 @@ use axum::http::request::Parts;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::FutureExt;
-use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::tool::{ToolCallContext, schema_for_output};
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{
@@ -24,6 +23,7 @@ use super::schema::{
     Closed, CommandArguments, CreateArguments, ExecuteArguments, Files, NoArguments, ReadAnswer,
     ReadArguments, Sandbox, SandboxArguments, Sandboxes, WriteArguments, WriteEncoding, Written,
 };
+use super::sets::ToolSet;
 use crate::api::download::{mime_of, read_all};
 use crate::api::error::Refusal;
 use crate::api::outcome::Gathered;
@@ -39,20 +39,15 @@ const READ_TEXT_BYTES: u64 = 1024 * 1024;
 /// Bytes of an image that `read_file` gives; interfaces of models take about 5 MiB.
 const READ_IMAGE_BYTES: u64 = 5 * 1024 * 1024;
 
-const INSTRUCTIONS: &str = "Runs Python in isolated sandboxes. Create a sandbox once and keep \
-using its sandbox_id: variables, imports and files last between executions until it is closed or \
-expires. numpy, pandas, matplotlib, scipy, scikit-learn and other data packages are installed. \
-Figures come back as images by themselves. Other packages come with install_packages_in_sandbox; \
-code inside has no network unless the service's operator gave it one.";
-
-/// The MCP server's state: none of its own.
+/// The MCP server's state: none of its own. One type has the tools of every set, as methods; a set
+/// says which of them a client sees.
 #[derive(Clone)]
 pub(crate) struct Tools {
     app: Arc<App>,
-    router: Arc<ToolRouter<Self>>,
+    set: Arc<ToolSet>,
 }
 
-#[tool_router]
+#[tool_router(vis = "pub(super)")]
 impl Tools {
     #[tool(
         title = "Create a Python sandbox",
@@ -245,19 +240,21 @@ impl Tools {
 }
 
 impl Tools {
-    pub(crate) fn new(app: Arc<App>) -> Self {
-        Self {
-            app,
-            router: Arc::new(
-                Self::tool_router()
-                    + Self::context_router()
-                    + Self::checkpoint_router()
-                    + Self::mirror_router()
-                    + Self::package_router()
-                    + Self::port_router()
-                    + Self::process_router(),
-            ),
-        }
+    pub(super) fn new(app: Arc<App>, set: ToolSet) -> Self {
+        let set = Arc::new(set);
+        Self { app, set }
+    }
+
+    /// The tools as whoever sent the call sees the service. What does not come by HTTP sees what the
+    /// server of that transport was made with.
+    fn seen_by(&self, context: &RequestContext<RoleServer>) -> Result<Self, Refusal> {
+        let Some(head) = context.extensions.get::<Parts>() else {
+            return Ok(self.clone());
+        };
+        Ok(Self {
+            app: self.app.seen_by(&head.extensions)?,
+            set: Arc::clone(&self.set),
+        })
     }
 
     pub(super) fn supervisor(&self) -> &Supervisor {
@@ -412,14 +409,14 @@ impl<'a> Progress<'a> {
     }
 }
 
-#[tool_handler(router = self.router)]
+#[tool_handler(router = self.set.router)]
 impl ServerHandler for Tools {
     fn get_info(&self) -> ServerConfig {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
             .with_server_info(
                 Implementation::new("sandcell", env!("CARGO_PKG_VERSION")).with_title("sandcell"),
             )
-            .with_instructions(INSTRUCTIONS)
+            .with_instructions(self.set.instructions)
     }
 
     /// A panic must be an answer: `rmcp` would let the client wait for ever.
@@ -428,14 +425,14 @@ impl ServerHandler for Tools {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let call = self
-            .router
-            .call(ToolCallContext::new(self, request, context));
+        let told = |refusal: &Refusal| ErrorData::internal_error(refusal.detail().to_owned(), None);
+        let tools = self.seen_by(&context).map_err(|refusal| told(&refusal))?;
+        let call = ToolCallContext::new(&tools, request, context);
+        let call = tools.set.router.call(call);
         let answered = AssertUnwindSafe(call).catch_unwind().await;
         answered.unwrap_or_else(|_| {
             tracing::error!("a tool panicked");
-            let refusal = Refusal::internal();
-            Err(ErrorData::internal_error(refusal.detail().to_owned(), None))
+            Err(told(&Refusal::internal()))
         })
     }
 }

@@ -60,6 +60,8 @@ pub(super) fn watch(
     watching.directories.insert(root, top.clone());
     if recursive {
         watching.scan(folder, top, false, 0)?;
+    } else {
+        drop(folder);
     }
     channel::send_json(reply, &Reply::Ok {}, &[])?;
     loop {
@@ -108,6 +110,13 @@ impl Watching {
     /// By descriptor: a path could be swapped for a link.
     fn add(&self, dir: &OwnedFd) -> Result<i32, Errno> {
         rustix::process::fchdir(dir)?;
+        let added = self.add_here();
+        // What somebody is in is not gone when it is removed, and its end would not be told.
+        rustix::process::chdir("/")?;
+        added
+    }
+
+    fn add_here(&self) -> Result<i32, Errno> {
         let flags = WatchFlags::CREATE
             | WatchFlags::MODIFY
             | WatchFlags::ATTRIB
@@ -189,6 +198,7 @@ impl Watching {
     /// Reads what has happened.
     fn gather(&mut self) -> Result<(), Refusal> {
         let told_before = std::mem::take(&mut self.scanned);
+        self.fresh.extend(told_before.iter().cloned());
         let mut moved: Option<(u32, Vec<u8>, bool)> = None;
         for event in self.read()? {
             if event.flags.contains(ReadFlags::QUEUE_OVERFLOW) {

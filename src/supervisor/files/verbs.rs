@@ -70,8 +70,12 @@ impl Supervisor {
     }
 
     /// Opens a regular file for reading.
+    ///
+    /// # Errors
+    /// `Gone` when the sandbox has ended, `NotFound` when there was none; `NotFound` and `BadPath` for
+    /// the file.
     pub async fn open_file(&self, id: &str, path: &str) -> Result<OpenFile, Error> {
-        super::open(&*self.find(id)?, path).await
+        super::open(&*self.find_linked(id)?, path).await
     }
 
     /// Creates or replaces a file; parents are made.

@@ -1,23 +1,21 @@
-//! MCP, driven by the official client from PyPI in both generations of the protocol.
-
-#[path = "fixture/mod.rs"]
-mod fixture;
+//! Programs of `tests/clients`, with their pinned packages installed below `target/`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use fixture::program::run;
-use fixture::{Launch, Service};
+use crate::fixture::program::run;
 
-const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients");
+/// Where the programs are.
+pub const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients");
 /// Downloading and installing on a slow line.
 const INSTALL: Duration = Duration::from_secs(300);
-const FLOW: Duration = Duration::from_secs(240);
+/// Longest that a program may take.
+pub const FLOW: Duration = Duration::from_secs(240);
 
 /// A virtual environment with the pinned client, made once and kept in `target/`.
-fn python() -> PathBuf {
+pub fn python() -> PathBuf {
     let requirements = Path::new(CLIENTS).join("requirements.txt");
     let wanted = fs::read_to_string(&requirements).expect("requirements");
     let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mcp-client");
@@ -41,25 +39,4 @@ fn python() -> PathBuf {
     assert_eq!(made.code, Some(0), "{made:?}");
     fs::write(&installed, wanted).expect("a file can be written");
     python
-}
-
-#[track_caller]
-fn drive(service: &Service, key: &[&str]) {
-    let mut flow = Command::new(python());
-    flow.arg(Path::new(CLIENTS).join("mcp_flow.py"))
-        .arg(format!("http://{}/mcp", service.address))
-        .args(key);
-    let ran = run(&mut flow, FLOW);
-    println!("{}", ran.stdout);
-    assert_eq!(ran.code, Some(0), "{}\n{}", ran.stdout, ran.stderr);
-}
-
-#[test]
-fn the_official_client_does_everything_with_a_key() {
-    let service = Service::launch(&Launch {
-        config: "server.api_keys = ['a-key']",
-        preload: true,
-        ..Launch::default()
-    });
-    drive(&service, &["a-key"]);
 }
