@@ -1,6 +1,5 @@
 //! `GET /sandbox/{id}/download/{path}`: a file's bytes, by descriptor.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -83,7 +82,7 @@ pub(super) fn answer(
         let range = format!("bytes {first}-{}/{}", first + length - 1, opened.size);
         insert(&mut answer, header::CONTENT_RANGE, Some(range));
     }
-    let body = Body::from_stream(bytes_of(opened.file, first, length));
+    let body = Body::from_stream(bytes_of(opened, first, length));
     Ok((status, answer, body).into_response())
 }
 
@@ -95,15 +94,15 @@ fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: Option<Strin
 
 /// Reads by position in the blocking pool. A file that shrinks meanwhile is an error, which breaks
 /// the connection off: never a success with less than was promised.
-fn bytes_of(file: File, first: u64, length: u64) -> impl Stream<Item = io::Result<Bytes>> {
-    let file = Arc::new(file);
+fn bytes_of(opened: OpenFile, first: u64, length: u64) -> impl Stream<Item = io::Result<Bytes>> {
+    let opened = Arc::new(opened);
     stream::try_unfold((first, length), move |(at, left)| {
-        let file = Arc::clone(&file);
+        let opened = Arc::clone(&opened);
         async move {
             if left == 0 {
                 return Ok(None);
             }
-            let bytes = read_at(file, at, left.min(CHUNK_BYTES)).await?;
+            let bytes = read_at(opened, at, left.min(CHUNK_BYTES)).await?;
             let read = bytes.len() as u64;
             Ok(Some((bytes, (at + read, left - read))))
         }
@@ -111,10 +110,10 @@ fn bytes_of(file: File, first: u64, length: u64) -> impl Stream<Item = io::Resul
 }
 
 /// Some bytes of a file, at least one.
-async fn read_at(file: Arc<File>, at: u64, most: u64) -> io::Result<Bytes> {
+async fn read_at(opened: Arc<OpenFile>, at: u64, most: u64) -> io::Result<Bytes> {
     let read = move || {
         let mut buffer = vec![0; usize::try_from(most).map_err(io::Error::other)?];
-        let read = file.read_at(&mut buffer, at)?;
+        let read = opened.file.read_at(&mut buffer, at)?;
         buffer.truncate(read);
         if buffer.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -129,11 +128,15 @@ async fn read_at(file: Arc<File>, at: u64, most: u64) -> io::Result<Bytes> {
 /// A whole file, which its size when opened promises to be no longer than `limit` bytes; grown
 /// meanwhile, it is cut there.
 pub(crate) async fn read_all(opened: OpenFile, limit: u64) -> io::Result<Vec<u8>> {
-    let file = Arc::new(opened.file);
+    let opened = Arc::new(opened);
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < opened.size.min(limit) {
         let left = opened.size.min(limit) - bytes.len() as u64;
-        let read = read_at(Arc::clone(&file), bytes.len() as u64, left.min(CHUNK_BYTES));
+        let read = read_at(
+            Arc::clone(&opened),
+            bytes.len() as u64,
+            left.min(CHUNK_BYTES),
+        );
         bytes.extend_from_slice(&read.await?);
     }
     Ok(bytes)

@@ -1,5 +1,6 @@
 //! `GET /sandbox/{id}/files/watch`: changes of files as a stream of events.
 
+use axum::Extension;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
@@ -13,7 +14,8 @@ use super::error::Refusal;
 use super::lines::{Format, KEEPALIVE, wanted};
 use super::query::Parameters;
 use super::rest::SandboxId;
-use crate::supervisor::{FileWatch, TreeEvent};
+use super::server::Place;
+use crate::supervisor::{Error, ErrorKind, FileWatch, TreeEvent};
 
 /// Lines, unless server-sent events are asked for: first `watching`, then changes, at the end
 /// `ended`. A client that goes away ends the watch.
@@ -21,6 +23,7 @@ pub(crate) async fn watch(
     Caller(app): Caller,
     SandboxId(id): SandboxId,
     uri: Uri,
+    Extension(place): Extension<Place>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     app.supervisor.info(&id)?;
@@ -30,21 +33,29 @@ pub(crate) async fn watch(
     let watch = app.supervisor.watch_files(&id, path, recursive).await?;
     let format = wanted(None, &headers).unwrap_or(Format::Lines);
     let begun = json!({ "event": "watching", "path": path, "recursive": recursive });
-    Ok(format.response(events(format, begun, watch)))
+    Ok(format.response(events(format, begun, watch, place)))
 }
 
 fn events(
     format: Format,
     begun: Value,
     watch: FileWatch,
+    place: Place,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    let state = Some((Some(begun), watch));
+    let state = Some((Some(begun), watch, place.stopping));
     stream::unfold(state, move |state| async move {
-        let (begun, mut watch) = state?;
+        let (begun, mut watch, stopping) = state?;
         if let Some(begun) = begun {
-            return Some((Ok(format.written(&[begun])), Some((None, watch))));
+            return Some((Ok(format.written(&[begun])), Some((None, watch, stopping))));
         }
-        let (value, goes_on) = match timeout(KEEPALIVE, watch.next()).await {
+        let next = async {
+            // A service that stops waits for what it answers, and this has no end of its own.
+            tokio::select! {
+                next = watch.next() => next,
+                () = stopping.cancelled() => Err(stopped()),
+            }
+        };
+        let (value, goes_on) = match timeout(KEEPALIVE, next).await {
             // `type` as in other streams, `event` as in this one.
             Err(_) => (json!({ "event": "keepalive", "type": "keepalive" }), true),
             Ok(Ok(event)) => (encoded(event), true),
@@ -55,9 +66,17 @@ fn events(
                 (ended, false)
             }
         };
-        let state = goes_on.then_some((None, watch));
+        let state = goes_on.then_some((None, watch, stopping));
         Some((Ok(format.written(&[value])), state))
     })
+}
+
+fn stopped() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "stopping",
+        "the service is stopping",
+    )
 }
 
 fn encoded(event: TreeEvent) -> Value {

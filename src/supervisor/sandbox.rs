@@ -209,7 +209,7 @@ impl Sandbox {
                 idle: None,
                 env: BTreeMap::new(),
                 threads: setup::threads(plan.limits.cpus),
-                limits: plan.limits.clone(),
+                limits: plan.limits,
             }),
             id,
         });
@@ -237,7 +237,7 @@ impl Sandbox {
                 idle: plan.idle,
                 env: plan.env.clone(),
                 threads: setup::threads(plan.limits.cpus),
-                limits: plan.limits.clone(),
+                limits: plan.limits,
             };
         }
         if plan.network != Policy::None {

@@ -6,12 +6,14 @@ mod process;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 use tokio::net::unix::pipe::Sender as PipeWriter;
 use tokio::sync::mpsc;
 
+use super::sandbox::{InUse, Sandbox};
 pub use crate::config::OnDisconnect;
 use crate::isolation::channel::Channel;
 pub use crate::isolation::spec::{ArchiveFormat, FileKind, TreeChangeKind, WindowSize};
@@ -496,6 +498,8 @@ pub struct OpenFile {
     pub size: u64,
     /// Modification time when opened.
     pub modified_at: SystemTime,
+    /// The sandbox is not idle while this is held.
+    pub(super) in_use: Option<InUse<Arc<Sandbox>>>,
 }
 
 /// A file being written by a process inside, fed from here.
@@ -506,4 +510,6 @@ pub struct Upload {
     pub(super) content: Option<PipeWriter>,
     /// Where it goes, relative to the working directory.
     pub(super) path: String,
+    /// The sandbox is not idle meanwhile.
+    pub(super) in_use: Option<InUse<Arc<Sandbox>>>,
 }

@@ -28,4 +28,5 @@ mod processes;
 mod restore;
 mod served;
 mod traps;
+mod uploads;
 mod watch;

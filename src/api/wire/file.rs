@@ -85,3 +85,22 @@ pub(crate) struct Unpacked {
     /// Their bytes.
     pub(crate) bytes: u64,
 }
+
+/// Answer to an upload.
+#[derive(Debug, Serialize)]
+pub(crate) struct Uploaded {
+    /// Where the first file is, relative to the working directory.
+    pub(crate) file_path: String,
+    /// All of them, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) files: Option<Vec<Placed>>,
+}
+
+/// A file that was uploaded.
+#[derive(Debug, Serialize)]
+pub(crate) struct Placed {
+    /// Relative to the working directory.
+    pub(crate) path: String,
+    /// Bytes.
+    pub(crate) size: u64,
+}

@@ -51,17 +51,12 @@ pub(super) fn rename(from: &[u8], to: &[u8], overwrite: bool) -> Result<(), Refu
     // Before directories are made for it.
     statat(&from_dir, &from_name, AtFlags::SYMLINK_NOFOLLOW)?;
     let to_dir = open_folder(&to_above, true)?;
-    Ok(if overwrite {
-        renameat(&from_dir, &from_name, &to_dir, &to_name)?;
-    } else {
-        renameat_with(
-            &from_dir,
-            &from_name,
-            &to_dir,
-            &to_name,
-            RenameFlags::NOREPLACE,
-        )?;
-    })
+    if overwrite {
+        return Ok(renameat(&from_dir, &from_name, &to_dir, &to_name)?);
+    }
+    let flags = RenameFlags::NOREPLACE;
+    let renamed = renameat_with(&from_dir, &from_name, &to_dir, &to_name, flags);
+    Ok(renamed?)
 }
 
 pub(super) fn remove(path: &[u8], recursive: bool) -> Result<(), Refusal> {

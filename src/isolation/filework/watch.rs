@@ -209,21 +209,25 @@ impl Watching {
                 self.directories.remove(&event.watch);
                 continue;
             }
+            let arrived = event.flags.contains(ReadFlags::MOVED_TO);
+            // The two halves of a rename come one after the other (inotify(7)).
+            let from = match moved.take() {
+                Some((cookie, from, _)) if arrived && cookie == event.cookie => Some(from),
+                Some((_, from, was_directory)) => {
+                    self.left(from, was_directory);
+                    None
+                }
+                None => None,
+            };
             let Some(dir) = self.directories.get(&event.watch) else {
                 continue;
             };
             let Some(name) = event.name else { continue };
             let path = [dir.as_slice(), &name].concat();
             let is_directory = event.flags.contains(ReadFlags::ISDIR);
-            let arrived = event.flags.contains(ReadFlags::MOVED_TO);
-            // The two halves of a rename come one after the other (inotify(7)).
-            match moved.take() {
-                Some((cookie, from, _)) if arrived && cookie == event.cookie => {
-                    self.renamed(from, path, is_directory);
-                    continue;
-                }
-                Some((_, from, was_directory)) => self.left(from, was_directory),
-                None => {}
+            if let Some(from) = from {
+                self.renamed(from, path, is_directory);
+                continue;
             }
             if event.flags.contains(ReadFlags::MOVED_FROM) {
                 moved = Some((event.cookie, path, is_directory));

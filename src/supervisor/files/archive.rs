@@ -125,7 +125,7 @@ pub async fn unpack(
         content: Some(content),
         reply,
         deadline: Instant::now() + UNPACK_TIMEOUT,
-        path: path.to_owned(),
+        path: if path.is_empty() { "." } else { path }.to_owned(),
         _in_use: in_use,
     })
 }

@@ -128,6 +128,7 @@ async fn read(sandbox: &Sandbox, bytes: Vec<u8>, path: &str) -> Result<OpenFile,
                 size: metadata.len(),
                 modified_at,
                 file,
+                in_use: None,
             })
         }
         (Reply::Failed { code, detail }, _) => Err(refusal(&code, &detail, path)),
@@ -152,6 +153,7 @@ pub async fn create(sandbox: &Sandbox, path: &str) -> Result<Upload, Error> {
         reply,
         content: Some(writer),
         path: normal(&place),
+        in_use: None,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::super::Supervisor;
 use super::super::error::Error;
+use super::super::sandbox::InUse;
 use super::super::types::{ArchiveFormat, FileEntry, FileQuery, OpenFile, Upload};
 use super::{FileWatch, Packed, Unpacking, archive, tree, watch};
 
@@ -75,12 +76,18 @@ impl Supervisor {
     /// `Gone` when the sandbox has ended, `NotFound` when there was none; `NotFound` and `BadPath` for
     /// the file.
     pub async fn open_file(&self, id: &str, path: &str) -> Result<OpenFile, Error> {
-        super::open(&*self.find_linked(id)?, path).await
+        let sandbox = self.find_linked(id)?;
+        let mut opened = super::open(&sandbox, path).await?;
+        opened.in_use = Some(InUse::of(sandbox));
+        Ok(opened)
     }
 
     /// Creates or replaces a file; parents are made.
     pub async fn create_file(&self, id: &str, path: &str) -> Result<Upload, Error> {
-        super::create(&*self.find(id)?, path).await
+        let sandbox = self.find(id)?;
+        let mut upload = super::create(&sandbox, path).await?;
+        upload.in_use = Some(InUse::of(sandbox));
+        Ok(upload)
     }
 
     /// A folder as an archive, made while it is read. Of links it has those that lead to something in

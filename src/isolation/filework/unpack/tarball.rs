@@ -54,7 +54,6 @@ pub(super) fn read(unpacking: &mut Unpacking<'_>, from: impl Read) -> Result<(),
         }
     }
     left.set(u64::MAX);
-    drop(entries);
     // To the end, where the sum of a compressed one is.
     let mut rest = archive.into_inner();
     io::copy(&mut rest, &mut Counted(unpacking)).map_err(|e| bad(&e.to_string()))?;
