@@ -53,12 +53,13 @@
 //! # Where things are
 //!
 //! [`api`] decodes, calls one verb of the [`supervisor`], encodes. The supervisor uses
-//! [`isolation`], [`kernel`], [`mirror`] and [`network`]; nothing calls upward. [`cli`] is the command line.
+//! [`isolation`], [`kernel`], [`mirror`], [`network`] and [`gpu`]; nothing calls upward. [`cli`] is the command line.
 
 pub mod api;
 pub mod cli;
 pub mod config;
 mod date;
+pub mod gpu;
 pub mod isolation;
 pub mod kernel;
 pub mod mirror;

@@ -11,6 +11,7 @@ use super::body::{self, Chunks};
 use super::caller::Caller;
 use super::download::{Attached, disposition};
 use super::error::Refusal;
+use super::openapi;
 use super::query::Parameters;
 use super::rest::SandboxId;
 use super::wire::Unpacked;
@@ -22,8 +23,20 @@ const FORMATS: [(&str, ArchiveFormat); 3] = [
     ("zip", ArchiveFormat::Zip),
 ];
 
-/// The archive of a folder. One that does not come to its end, because a file became shorter while it
-/// was read or the sandbox was closed, breaks the connection off.
+/// Download a folder as an archive
+///
+/// Directories and regular files; tar files have links, too, that lead to something in the folder.
+/// Where it cannot come to its end, because a file became shorter while it was read or the sandbox was
+/// closed, the connection is broken off.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/files/archive",
+    operation_id = "archive_files",
+    tag = "files",
+    params(("path" = Option<String>, Query, description = "The folder; the working directory unless given."), ("format" = Option<openapi::ArchiveFormat>, Query, description = "`zip` unless given.")),
+    responses((status = 200, description = "The archive, made while it is sent.", content((openapi::RawBytes = "application/zip"), (openapi::RawBytes = "application/x-tar"), (openapi::RawBytes = "application/gzip")))),
+    extensions(("x-errors" = json!(["bad_query", "invalid_field", "files", "not_a_directory"]))),
+)]
 pub(crate) async fn archive(
     Caller(app): Caller,
     SandboxId(id): SandboxId,
@@ -66,7 +79,20 @@ fn pieces(packed: Packed) -> impl Stream<Item = Result<Bytes, Error>> {
     })
 }
 
-/// The body is the archive.
+/// Upload an archive and unpack it
+///
+/// All of it is put in place at its end, over files that are there, or nothing. Entries that lead out of
+/// the folder, links that do, and devices are refused.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/files/unpack",
+    operation_id = "unpack_files",
+    tag = "files",
+    params(("path" = Option<String>, Query, description = "The folder that it is unpacked into, which is made; the working directory unless given."), ("format" = Option<openapi::ArchiveFormat>, Query, description = "What it must be; what its first bytes say unless given.")),
+    request_body(content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "application/zip"), (openapi::RawBytes = "application/x-tar"), (openapi::RawBytes = "application/gzip")), description = "The archive."),
+    responses((status = 200, description = "All of it is in place.", body = Unpacked)),
+    extensions(("x-errors" = json!(["bad_query", "invalid_field", "files", "file_exists", "bad_archive", "unsafe_archive", "too_many_files", "archive_too_large", "file_too_large", "upload_too_large", "unpack_failed", "broken_body", "body_timeout"]))),
+)]
 pub(crate) async fn unpack(
     Caller(app): Caller,
     SandboxId(id): SandboxId,

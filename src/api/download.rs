@@ -11,6 +11,7 @@ use futures_util::{Stream, stream};
 
 use super::caller::Caller;
 use super::error::Refusal;
+use super::openapi;
 use super::rest::SandboxId;
 use super::version::{Verdict, Version};
 use super::wire::percent_encode;
@@ -18,6 +19,34 @@ use crate::supervisor::OpenFile;
 
 const CHUNK_BYTES: u64 = 256 * 1024;
 
+/// Download a file
+///
+/// One range of bytes may be asked for (RFC 9110, section 14; of several, all bytes come); conditions
+/// on the ETag and the time are heeded (section 13).
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/download/{*path}",
+    operation_id = "download_file",
+    tag = "files",
+    params(("Range" = Option<String>, Header, description = "Which bytes, such as `bytes=0-99`."), ("If-Range" = Option<String>, Header, description = "The ETag or date that the range is of use for."), ("If-None-Match" = Option<String>, Header, description = "The ETag of what the client has.")),
+    responses((
+            status = 200, description = "The whole file. Its type is guessed from its name.",
+            content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "*/*")),
+            headers(
+                ("Accept-Ranges" = String, description = "`bytes`"),
+                ("Content-Disposition" = String, description = "The file's name, as an attachment (RFC 6266)."),
+                ("ETag" = String, description = "Changes with the file."),
+                ("Last-Modified" = String, description = "Missing where the time cannot be written."),
+            )
+        ),
+        (
+            status = 206, description = "The range.",
+            content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "*/*")),
+            headers(("Content-Range" = String, description = "Which bytes of how many these are."))
+        ),
+        (status = 304, description = "The client has it.")),
+    extensions(("x-errors" = json!(["range_not_satisfiable", "files", "sandbox_gone", "file_changed_since"]))),
+)]
 pub(crate) async fn download(
     Caller(app): Caller,
     SandboxId(id): SandboxId,
@@ -152,7 +181,7 @@ fn path_of(uri: &Uri) -> Result<String, Refusal> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| spell(error.as_bytes())))
 }
 
-pub(super) fn percent_decode(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes().iter();
     while let Some(&byte) = rest.next() {

@@ -1,33 +1,43 @@
 //! `/sandbox/{id}/files…`: what is in the working directory, and changes of its tree.
 
-use std::sync::Arc;
-
+use axum::Json;
 use axum::body::Body;
 use axum::http::{HeaderMap, Uri};
-use axum::routing::{get, post};
-use axum::{Json, Router};
+use utoipa_axum::routes;
 
 use super::caller::Caller;
 use super::error::Refusal;
+use super::openapi::{self, Routes};
 use super::query::Parameters;
 use super::rest::{SandboxId, required};
 use super::wire::{Entry, MkdirRequest, PathAnswer, RemoveRequest, RenameRequest};
-use super::{App, archives, watch};
+use super::{archives, watch};
 use crate::supervisor::{FileKind, FileQuery};
 
-pub(crate) fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/sandbox/{id}/files", get(list))
-        .route("/sandbox/{id}/files/stat", get(stat))
-        .route("/sandbox/{id}/files/mkdir", post(mkdir))
-        .route("/sandbox/{id}/files/rename", post(rename))
-        .route("/sandbox/{id}/files/remove", post(remove))
-        .route("/sandbox/{id}/files/archive", get(archives::archive))
-        .route("/sandbox/{id}/files/unpack", post(archives::unpack))
-        .route("/sandbox/{id}/files/watch", get(watch::watch))
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .routes(routes!(list))
+        .routes(routes!(stat))
+        .routes(routes!(mkdir))
+        .routes(routes!(rename))
+        .routes(routes!(remove))
+        .routes(routes!(archives::archive))
+        .routes(routes!(archives::unpack))
+        .routes(routes!(watch::watch))
 }
 
-/// Without parameters all regular files.
+/// List files
+///
+/// Without parameters all regular files of the working directory, recursively.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/files",
+    operation_id = "list_files",
+    tag = "files",
+    params(("path" = Option<String>, Query, description = "A folder, in place of the working directory."), ("glob" = Option<String>, Query, description = "A pattern that paths from that folder on must match: `*` and `?` within a name, `**` over folders, `[a-z]`, `{a,b}`."), ("recursive" = Option<bool>, Query, description = "Also what is in folders below it; true unless given."), ("kind" = Option<openapi::FileKindWish>, Query, description = "Only these; `file` unless given.")),
+    responses((status = 200, description = "What there is, by path; at most limits.files entries.", body = Vec<Entry>)),
+    extensions(("x-errors" = json!(["bad_query", "invalid_field", "files", "not_a_directory"]))),
+)]
 async fn list(
     Caller(app): Caller,
     SandboxId(id): SandboxId,
@@ -52,6 +62,16 @@ async fn list(
     Ok(Json(entries.map(|entry| Entry::new(&id, entry)).collect()))
 }
 
+/// Look at one file or folder
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/files/stat",
+    operation_id = "stat_file",
+    tag = "files",
+    params(("path" = String, Query, description = "Of what; a link is told of itself.")),
+    responses((status = 200, description = "What it is.", body = Entry)),
+    extensions(("x-errors" = json!(["bad_query", "invalid_field", "files"]))),
+)]
 async fn stat(
     Caller(app): Caller,
     SandboxId(id): SandboxId,
@@ -63,6 +83,18 @@ async fn stat(
     Ok(Json(Entry::new(&id, entry.await?)))
 }
 
+/// Make a directory
+///
+/// One that is there already is fine where `parents` is true.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/files/mkdir",
+    operation_id = "make_directory",
+    tag = "files",
+    request_body = MkdirRequest,
+    responses((status = 200, description = "It is there.", body = PathAnswer)),
+    extensions(("x-errors" = json!(["files", "file_exists"]))),
+)]
 async fn mkdir(
     Caller(app): Caller,
     SandboxId(id): SandboxId,
@@ -77,6 +109,18 @@ async fn mkdir(
     Ok(Json(PathAnswer { path: made.await? }))
 }
 
+/// Rename or move a file or folder
+///
+/// Folders that the new path needs are made; a link is renamed itself.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/files/rename",
+    operation_id = "rename_file",
+    tag = "files",
+    request_body = RenameRequest,
+    responses((status = 200, description = "It has the new path.", body = PathAnswer)),
+    extensions(("x-errors" = json!(["files", "file_exists", "directory_not_empty"]))),
+)]
 async fn rename(
     Caller(app): Caller,
     SandboxId(id): SandboxId,
@@ -95,6 +139,18 @@ async fn rename(
     }))
 }
 
+/// Remove a file or folder
+///
+/// A link itself is removed, never what it leads to.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/files/remove",
+    operation_id = "remove_file",
+    tag = "files",
+    request_body = RemoveRequest,
+    responses((status = 200, description = "It is gone.", body = PathAnswer)),
+    extensions(("x-errors" = json!(["files", "directory_not_empty"]))),
+)]
 async fn remove(
     Caller(app): Caller,
     SandboxId(id): SandboxId,

@@ -1,29 +1,37 @@
 //! `/sandboxes` and `/sandbox/{id}`: which there are, what they are, how long they live.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use axum::Json;
 use axum::body::Body;
 use axum::http::{HeaderMap, Uri};
-use axum::routing::{get, post};
-use axum::{Json, Router};
+use utoipa_axum::routes;
 
-use super::App;
 use super::caller::Caller;
 use super::error::Refusal;
+use super::openapi::{self, Routes};
 use super::query::Parameters;
 use super::rest::{SandboxId, optional};
 use super::wire::{Described, Listed, RenewRequest, Renewed};
 use crate::supervisor::{SandboxInfo, SandboxState};
 
-pub(crate) fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/sandboxes", get(list))
-        .route("/sandbox/{id}", get(describe))
-        .route("/sandbox/{id}/renew", post(renew))
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .routes(routes!(list))
+        .routes(routes!(describe))
+        .routes(routes!(renew))
 }
 
-/// By id. A page of them is the first `limit` ids after `after`.
+/// List the live sandboxes
+#[utoipa::path(
+    get,
+    path = "/sandboxes",
+    operation_id = "list_sandboxes",
+    tag = "sandboxes",
+    params(("name" = Option<String>, Query, description = "Only those of that name."), ("state" = Option<openapi::Activity>, Query, description = "Only those that do this."), ("mirror" = Option<String>, Query, description = "Only those made of the mirror of that id or name."), ("limit" = Option<u64>, Query, description = "So many at most, the first by id."), ("after" = Option<String>, Query, description = "Only ids after this one: the last of the page before.")),
+    responses((status = 200, description = "The sandboxes, by id.", body = BTreeMap<String, Listed>)),
+    extensions(("x-errors" = json!(["bad_query", "invalid_field"]))),
+)]
 async fn list(Caller(app): Caller, uri: Uri) -> Result<Json<BTreeMap<String, Listed>>, Refusal> {
     let asked = Parameters::of(&uri)?;
     let states = [
@@ -47,7 +55,16 @@ async fn list(Caller(app): Caller, uri: Uri) -> Result<Json<BTreeMap<String, Lis
     Ok(Json(by_id.into_iter().take(limit).collect()))
 }
 
-/// Looking is not using: it does not count against the time that the sandbox may be idle.
+/// Describe a sandbox
+///
+/// Looking is not using: one that is idle stays so.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}",
+    operation_id = "describe_sandbox",
+    tag = "sandboxes",
+    responses((status = 200, description = "The sandbox and its limits.", body = Described)),
+)]
 async fn describe(
     Caller(app): Caller,
     SandboxId(id): SandboxId,
@@ -55,6 +72,18 @@ async fn describe(
     Ok(Json(app.supervisor.info(&id)?.into()))
 }
 
+/// Renew a sandbox
+///
+/// Its lease begins anew, as long as asked or as long as it was. With `idle_seconds` alone only that is
+/// set. It may be renewed again and again.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/renew",
+    operation_id = "renew_sandbox",
+    tag = "sandboxes",
+    request_body(content = RenewRequest, description = "May be left out."),
+    responses((status = 200, description = "It lives on.", body = Renewed)),
+)]
 async fn renew(
     Caller(app): Caller,
     SandboxId(id): SandboxId,

@@ -17,8 +17,19 @@ use super::rest::SandboxId;
 use super::server::Place;
 use crate::supervisor::{Error, ErrorKind, FileWatch, TreeEvent};
 
-/// Lines, unless server-sent events are asked for: first `watching`, then changes, at the end
-/// `ended`. A client that goes away ends the watch.
+/// Watch a folder for changes
+///
+/// A JSON object a line, or server-sent events where `Accept` asks for them: first `watching`, then
+/// changes, at the end `ended`. Going away ends the watch. What is only watched is idle.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/files/watch",
+    operation_id = "watch_files",
+    tag = "files",
+    params(("path" = Option<String>, Query, description = "The folder; the working directory unless given."), ("recursive" = Option<bool>, Query, description = "Folders below it, too; false unless given.")),
+    responses((status = 200, description = "Changes ([FileWatchEvent](#/components/schemas/FileWatchEvent)) as they happen.", content((String = "application/x-ndjson"), (String = "text/event-stream")))),
+    extensions(("x-errors" = json!(["bad_query", "invalid_field", "files", "not_a_directory", "too_many_watches", "stopping"]))),
+)]
 pub(crate) async fn watch(
     Caller(app): Caller,
     SandboxId(id): SandboxId,

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::de::{self, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 /// Longest name, characters.
@@ -63,6 +63,13 @@ impl ApiKey {
     /// SHA-256 of the key.
     pub fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.secret().as_bytes()).into()
+    }
+}
+
+/// As what a configuration is shown: by what it is called.
+impl Serialize for ApiKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name.as_deref().unwrap_or("(not shown)"))
     }
 }
 

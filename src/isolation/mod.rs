@@ -7,6 +7,7 @@ mod dial;
 mod error;
 pub(crate) mod filework;
 pub mod glob;
+pub mod grant;
 pub mod host;
 mod host_root;
 mod identity;

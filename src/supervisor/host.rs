@@ -124,6 +124,8 @@ pub struct Host {
     pub spawner: Spawner,
     /// What every process of user code installs.
     pub filters: Filters,
+    /// The same in sandboxes with GPUs: as many, one of which lists more.
+    pub gpu_filters: Filters,
     /// Left out on purpose, by tests only.
     pub ablation: Ablation,
     /// What sandboxes reach, they reach through this.
@@ -148,10 +150,10 @@ impl Host {
             ablation,
             default_index,
         } = prepared;
-        // A service's own, in its data directory: what runs one sandbox and goes has no cache.
-        let index = match &lock {
-            Some(_) if !default_index.is_empty() => Some(package_index(&config, &default_index)?),
-            _ => None,
+        // With a cache in the data directory: what has none and no index goes without.
+        let index = match &*default_index {
+            "" => None,
+            url => Some(package_index(&config, url)?),
         };
         let egress = Arc::new(Egress::new(&config.network, index).map_err(Error::Unsupported)?);
         let host = Arc::new(Self {
@@ -159,6 +161,7 @@ impl Host {
             cgroup,
             spawner,
             filters: Filters::default_profile()?,
+            gpu_filters: Filters::gpu_profile()?,
             ablation,
             egress,
             watches: Watches::of_all(),

@@ -6,15 +6,20 @@
 mod checkpoints;
 mod command;
 mod context;
+mod copies;
+mod dependencies;
 mod ended;
 mod error;
 mod files;
 mod gone;
+mod gpus;
+mod history;
 pub mod host;
 mod install;
 mod launch;
 mod layer;
 mod lease;
+mod local;
 mod log;
 mod mirrors;
 mod network;
@@ -24,18 +29,21 @@ mod pool;
 mod ports;
 mod processes;
 mod program;
+mod project;
 mod realm;
 mod requirements;
 mod sandbox;
 mod saving;
+mod sequence;
 mod setup;
 pub mod types;
 mod uv;
+mod workspaces;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, SystemTime};
 
 use tokio::task::{AbortHandle, JoinSet};
@@ -43,9 +51,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 pub use command::RunningCommand;
+pub use copies::{destination, file_name, relative_to_home};
 pub use error::{Error, ErrorKind};
 pub use files::{FileWatch, Packed, TreeEvent, Unpacking};
 pub use host::Prepared;
+pub use local::LocalDirs;
 pub use owner::Owner;
 pub use ports::{ListeningPort, PortConnection, PortUse};
 pub use processes::{Attached, ProcessHandle};
@@ -53,9 +63,11 @@ pub use types::*;
 
 use crate::config::Config;
 use crate::isolation;
+pub use crate::isolation::spec::HOME;
 use crate::mirror::Layers;
 use crate::network::Policy;
 use gone::{End, EndReason, Gone};
+use gpus::GpuTable;
 use host::Host;
 use mirrors::{Mirrors, Site};
 use owner::Scope;
@@ -79,6 +91,8 @@ pub struct Supervisor {
 #[derive(Debug)]
 struct Inner {
     host: Arc<Host>,
+    /// The configuration that new sandboxes and requests are checked against.
+    current: RwLock<Arc<Config>>,
     /// Of the base.
     base: Arc<Realm>,
     pool: Arc<Pool>,
@@ -86,6 +100,7 @@ struct Inner {
     stopping: CancellationToken,
     registry: Mutex<Registry>,
     tasks: Mutex<JoinSet<()>>,
+    gpus: Arc<GpuTable>,
     filler: Mutex<Option<AbortHandle>>,
     draining: AtomicBool,
 }
@@ -153,6 +168,7 @@ impl Supervisor {
             }
         };
         let inner = Arc::new(Inner {
+            current: RwLock::new(Arc::new(host.config.clone())),
             host,
             base,
             pool,
@@ -160,6 +176,7 @@ impl Supervisor {
             stopping: CancellationToken::new(),
             registry: Mutex::default(),
             tasks: Mutex::default(),
+            gpus: Arc::default(),
             filler: Mutex::default(),
             draining: AtomicBool::new(false),
         });
@@ -197,7 +214,18 @@ impl Supervisor {
         }
     }
 
-    /// Every knob.
+    /// Checks new sandboxes and requests against another configuration from now on. Only what
+    /// [`Config::reload`] takes over may be another.
+    pub fn reconfigure(&self, config: Config) {
+        *self.inner.current.write().expect("not poisoned") = Arc::new(config);
+    }
+
+    /// Every knob as it is now.
+    fn current(&self) -> Arc<Config> {
+        Arc::clone(&self.inner.current.read().expect("not poisoned"))
+    }
+
+    /// Every knob as it was at the start.
     pub fn config(&self) -> &Config {
         &self.inner.host.config
     }
@@ -219,12 +247,20 @@ impl Supervisor {
     /// this owner; `Unavailable` while the service stops.
     pub async fn create(&self, spec: CreateSpec) -> Result<SandboxInfo, Error> {
         let wanted = spec.mirror.clone();
-        let mut plan = Plan::new(spec, self.config())?;
+        let mut plan = Plan::new(spec, &self.current())?;
         plan.owner = self.scope.owner()?;
         self.refuse_draining()?;
         let _room = self.take_room(plan.owner.clone())?;
         let site = self.site(wanted.as_deref()).await?;
         plan.mirror = Some(site.mirror(self.inner.mirrors.base()));
+        if let Some(wish) = &plan.wish {
+            let lease = self.inner.gpus.take(wish, &self.config().gpus).await?;
+            for (name, value) in &lease.env {
+                let own = plan.env.entry(name.clone());
+                own.or_insert_with(|| value.clone());
+            }
+            plan.gpus = Some(lease);
+        }
         let sandbox = self.obtain(&site, &plan).await.map_err(|e| {
             tracing::error!("failed to create a sandbox: {e}");
             Error::new(
@@ -286,7 +322,7 @@ impl Supervisor {
 
     fn take_room(&self, owner: Option<Owner>) -> Result<Room<'_>, Error> {
         let mut registry = self.inner.registry.lock().expect("not poisoned");
-        let most = self.config().service.max_sandboxes;
+        let most = self.current().service.max_sandboxes;
         if registry.live.len() + registry.creating.len() >= most {
             let mut error = Error::new(
                 ErrorKind::Busy,
@@ -440,7 +476,7 @@ impl Supervisor {
                 ),
             ));
         }
-        plan::check_timeout(spec.timeout, limits)?;
+        plan::check_timeout(spec.timeout, &self.current().limits)?;
         plan::check_env(&spec.env)?;
         let sandbox = self.find(id)?;
         self.scope.take_execution()?;
@@ -548,7 +584,7 @@ impl Supervisor {
 
     /// Starts a shell command; dropping the handle before its end kills it.
     pub async fn command(&self, id: &str, spec: CommandSpec) -> Result<RunningCommand, Error> {
-        plan::check_timeout(spec.timeout, &self.config().limits)?;
+        plan::check_timeout(spec.timeout, &self.current().limits)?;
         plan::check_env(&spec.env)?;
         plan::check_command(&spec.command, spec.cwd.as_deref())?;
         let sandbox = self.find(id)?;

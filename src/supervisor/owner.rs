@@ -6,6 +6,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use sha2::{Digest, Sha256};
+
 use super::error::{Error, ErrorKind};
 use super::sandbox::Sandbox;
 
@@ -22,7 +24,7 @@ struct Inner {
     /// Tells keys apart that have their names by their places in a list, as those change.
     tag: Option<[u8; 32]>,
     max_sandboxes: Option<usize>,
-    executions: Option<Mutex<Bucket>>,
+    executions: Option<Arc<Mutex<Bucket>>>,
 }
 
 impl Owner {
@@ -34,7 +36,7 @@ impl Owner {
         max_sandboxes: Option<usize>,
         executions_per_minute: Option<u32>,
     ) -> Self {
-        let bucket = |most| Mutex::new(Bucket::new(most, Instant::now()));
+        let bucket = |most| Arc::new(Mutex::new(Bucket::new(most, Instant::now())));
         Self(Arc::new(Inner {
             name: name.into(),
             tag,
@@ -43,9 +45,31 @@ impl Owner {
         }))
     }
 
+    /// The same with what another has left of its allowance, where that is as large.
+    pub fn succeed(&self, before: &Self) -> Self {
+        let most = |bucket: &Arc<Mutex<Bucket>>| bucket.lock().expect("not poisoned").most;
+        let executions = match (&self.0.executions, &before.0.executions) {
+            (Some(own), Some(before)) if most(own) == most(before) => Some(Arc::clone(before)),
+            (own, _) => own.clone(),
+        };
+        Self(Arc::new(Inner {
+            name: self.0.name.clone(),
+            tag: self.0.tag,
+            max_sandboxes: self.0.max_sandboxes,
+            executions,
+        }))
+    }
+
     /// Its key's name.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// Adds who it is to a digest: two that are equal add the same, others do not.
+    fn tell(&self, hash: &mut Sha256) {
+        hash.update(self.0.name.len().to_le_bytes());
+        hash.update(&self.0.name);
+        hash.update(self.0.tag.unwrap_or_default());
     }
 
     /// Most live sandboxes, where that is limited beside the service's own limit.
@@ -96,6 +120,18 @@ impl Scope {
             Self::Everything => true,
             Self::Nothing => false,
             Self::Of(owner) => of == Some(owner),
+        }
+    }
+
+    /// Adds to a digest what this handle sees.
+    pub(super) fn tell(&self, hash: &mut Sha256) {
+        match self {
+            Self::Everything => hash.update(b"everything"),
+            Self::Nothing => hash.update(b"nothing"),
+            Self::Of(owner) => {
+                hash.update(b"owner");
+                owner.tell(hash);
+            }
         }
     }
 

@@ -22,6 +22,7 @@ use super::checkpoints::Checkpoint;
 use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
 use super::files::Watches;
+use super::gpus::GpuLease;
 use super::host::Host;
 use super::install::Installs;
 use super::network::{self, Network};
@@ -31,11 +32,13 @@ use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{
-    ContextInfo, ContextSpec, Event, ExecuteSpec, MirrorRef, SandboxInfo, SandboxLimits,
-    SandboxState,
+    ContextInfo, ContextSpec, Event, ExecuteSpec, MirrorRef, Restore, SandboxInfo, SandboxLimits,
+    SandboxState, Wish,
 };
+use super::workspaces::Bench;
 use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
+use crate::isolation::grant::Granted;
 use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
 use crate::kernel::handle::Place;
@@ -76,6 +79,9 @@ pub struct Sandbox {
     pub(super) claim: Mutex<Claim>,
     /// Its lease or its idle time is another.
     pub(super) renewed: Notify,
+    /// Of the tools for workspaces.
+    pub(super) bench: Bench,
+    gpus: Option<Arc<GpuLease>>,
 }
 
 /// What a claim sets.
@@ -117,6 +123,10 @@ pub struct Plan {
     pub env: BTreeMap<String, String>,
     /// What may be reached.
     pub network: Policy,
+    /// GPUs that it asks for.
+    pub wish: Option<Wish>,
+    /// Those that it gets, once they are taken for it.
+    pub gpus: Option<Arc<GpuLease>>,
 }
 
 /// See [`Sandbox::begin_use`].
@@ -151,18 +161,22 @@ impl Sandbox {
         };
         let cgroup = host.cgroup.sandbox(&id)?;
         let config = &host.config.limits;
+        let gpus = plan.gpus.clone();
+        let grant = gpus.as_deref().map(|lease| &lease.grant);
         let spec = SandboxSpec {
             user_id: user.id(),
             disk_bytes: setup::upper_bytes(plan, config),
             inodes: setup::inodes(plan, config),
             root_from_host: false,
             layered: false,
-            rlimits: setup::rlimits(config, plan.disk_bytes),
+            rlimits: setup::rlimits(config, plan.disk_bytes, gpus.is_some()),
             oom_score_adj: OOM_SCORE_ADJ,
+            granted: grant.map(Granted::from),
             ablation: host.ablation,
         };
-        let fork = setup::fork_spec(config, setup::threads(plan.limits.cpus));
-        let made = setup::set_up(realm, spec, &cgroup, limits, &fork, user.host_id()).await;
+        let fork = setup::fork_spec(config, setup::threads(plan.limits.cpus), gpus.is_some());
+        let host_id = user.host_id();
+        let made = setup::set_up(realm, spec, grant, &cgroup, limits, &fork, host_id).await;
         let (init, kernel) = match made {
             Ok(made) => made,
             Err(e) => {
@@ -196,6 +210,8 @@ impl Sandbox {
             ports: Ports::new(config.port_connections),
             watches: Watches::of_sandbox(),
             renewed: Notify::new(),
+            bench: Bench::default(),
+            gpus,
             claim: Mutex::new(Claim {
                 owner: None,
                 name: id.clone(),
@@ -288,6 +304,21 @@ impl Sandbox {
             } else {
                 SandboxState::Idle
             },
+            gpus: self.gpus.iter().flat_map(|l| l.ids().to_vec()).collect(),
+        }
+    }
+
+    /// Whether it has GPUs.
+    pub(super) fn has_gpus(&self) -> bool {
+        self.gpus.is_some()
+    }
+
+    /// Whether kernels keep checkpoints where an execution asks for `wanted`. What a kernel has on a GPU
+    /// is not in its copies, which could not use the driver any more: so none are kept unasked.
+    pub(super) fn restore(&self, wanted: Restore) -> Restore {
+        match wanted {
+            Restore::Auto if self.has_gpus() => Restore::Never,
+            wanted => wanted,
         }
     }
 
@@ -578,8 +609,12 @@ fn port_taken() -> isolation::Error {
 
 /// 128 random bits as 26 characters of Crockford's base 32, in lower case.
 pub(super) fn new_id() -> String {
+    id_of(rand::random())
+}
+
+/// The form of an id.
+pub(super) fn id_of(mut bits: u128) -> String {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-    let mut bits: u128 = rand::random();
     let mut id = [0u8; 26];
     for c in &mut id {
         *c = ALPHABET[(bits & 31) as usize];

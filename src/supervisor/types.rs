@@ -3,6 +3,7 @@
 
 mod package;
 mod process;
+mod workspace;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::sandbox::{InUse, Sandbox};
 pub use crate::config::OnDisconnect;
+pub use crate::gpu::Wish;
 use crate::isolation::channel::Channel;
 pub use crate::isolation::spec::{ArchiveFormat, FileKind, TreeChangeKind, WindowSize};
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
@@ -23,6 +25,7 @@ pub use crate::mirror::Package;
 use crate::network::Policy;
 pub use package::*;
 pub use process::*;
+pub use workspace::*;
 
 /// What a new sandbox should be; `None` takes the configured default.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +50,8 @@ pub struct CreateSpec {
     pub network: Option<Policy>,
     /// Id or name of a mirror; default is the base.
     pub mirror: Option<String>,
+    /// Which GPUs; default is the service's, as a rule none.
+    pub gpus: Option<Wish>,
 }
 
 /// A sandbox as clients see it.
@@ -70,6 +75,8 @@ pub struct SandboxInfo {
     pub limits: SandboxLimits,
     /// What it is doing.
     pub state: SandboxState,
+    /// GPUs that it has: UUIDs, or indices where those are not known.
+    pub gpus: Vec<String>,
 }
 
 /// A mirror, by what clients may call it.

@@ -2,10 +2,11 @@
 
 import base64
 import pickle
+import pydoc
 
 import pytest
 
-from sandcell import ApiError, Busy, CodeError, Execution, Result
+from sandcell import ApiError, Busy, CodeError, Commands, Execution, Result, Sandbox
 
 PNG = base64.b64encode(b"\x89PNG....").decode()
 HOSTILE = "<script>alert(1)</script><table><tr><td>1</td></tr></table>"
@@ -69,6 +70,32 @@ def test_an_execution_shows_itself(sandbox):
     assert figure.png.startswith(b"\x89PNG")
     assert figure.chart["type"] == "line"
     assert isinstance(execution, Execution)
+
+
+def test_ipython_is_given_what_the_cell_would_have_shown(sandbox):
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    show = InteractiveShell.instance().display_formatter.format
+    with capture_output() as captured:
+        show(
+            sandbox.run_code("print('out')\ndisplay({'a': 1}, raw=False)\nimport pandas\npandas.DataFrame()")
+        )
+        show(sandbox.run_code("1 / 0"))
+    [dictionary, frame] = [output.data for output in captured.outputs]
+    assert dictionary == {"text/plain": "{'a': 1}"}
+    assert frame["text/html"].startswith('<iframe sandbox=""')
+    assert captured.stdout.startswith("out\nTraceback")
+    assert captured.stdout.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_help_tells_of_a_method_what_its_operation_does():
+    told = pydoc.render_doc(Sandbox.run_code, renderer=pydoc.plaintext)
+    assert "run_code(self, code: 'str', *, on_stdout: " in told
+    assert "-> 'Execution'" in told
+    assert "code: Python, with IPython's" in told
+    assert "at:" not in told
+    assert "-> 'Process'" in pydoc.render_doc(Commands.start, renderer=pydoc.plaintext)
 
 
 def test_errors_survive_pickling(sandbox):

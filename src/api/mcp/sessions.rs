@@ -24,6 +24,8 @@ use rmcp::transport::streamable_http_server::session::local::{
 use rmcp::transport::streamable_http_server::session::{
     ServerSseMessage, SessionId, SessionManager,
 };
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::config;
 use crate::supervisor::Owner;
@@ -64,12 +66,38 @@ pub(crate) struct Usage(Arc<Mutex<HashMap<SessionId, Used>>>);
 
 struct Used {
     owner: Option<Owner>,
-    /// Where it is kept.
-    at: Arc<LocalSessionManager>,
+    kept: Kept,
     last: Instant,
     open_requests: usize,
     /// How often a client came back.
     returns: u64,
+}
+
+/// Where a session is kept.
+enum Kept {
+    Local(Arc<LocalSessionManager>),
+    /// One that lives as long as its stream.
+    Stream(Ending),
+}
+
+/// A session that lives as long as its stream ([`super::events`]).
+pub(super) struct Ending {
+    /// Ends it.
+    pub(super) token: CancellationToken,
+    /// Its requests that have no answer yet.
+    pub(super) under_way: UnderWay,
+}
+
+/// Requests that have no answer yet.
+pub(super) type UnderWay = Arc<watch::Sender<Vec<RequestId>>>;
+
+impl Used {
+    fn is_idle(&self) -> bool {
+        match &self.kept {
+            Kept::Local(_) => self.open_requests == 0,
+            Kept::Stream(ending) => ending.under_way.borrow().is_empty(),
+        }
+    }
 }
 
 impl Usage {
@@ -90,7 +118,7 @@ impl Usage {
         if used.len() < MAX_SESSIONS {
             return None;
         }
-        let idle = used.iter().filter(|(_, used)| used.open_requests == 0);
+        let idle = used.iter().filter(|(_, used)| used.is_idle());
         let (id, _) = idle.min_by_key(|(_, used)| used.last)?;
         let id = id.clone();
         used.remove_entry(&id)
@@ -105,6 +133,46 @@ impl Usage {
 
     fn returns(&self, id: &SessionId) -> Option<u64> {
         self.all().get(id).map(|used| used.returns)
+    }
+
+    /// Makes room for a session and counts it.
+    async fn begin(
+        &self,
+        make: impl AsyncFnOnce() -> Result<(SessionId, Kept), Failure>,
+    ) -> Result<SessionId, Failure> {
+        if let Some((id, surplus)) = self.take_surplus() {
+            tracing::info!("too many MCP sessions, ending the one used longest ago");
+            match surplus.kept {
+                Kept::Local(at) => at.close_session(&id).await?,
+                Kept::Stream(ending) => ending.token.cancel(),
+            }
+        }
+        let (id, kept) = make().await?;
+        let used = Used {
+            owner: CALLER.try_with(Clone::clone).unwrap_or_default(),
+            kept,
+            last: Instant::now(),
+            open_requests: 0,
+            returns: 0,
+        };
+        self.all().insert(id.clone(), used);
+        Ok(id)
+    }
+
+    /// Counts a session that lives as long as its stream.
+    pub(super) async fn begin_stream(&self, id: &str, ending: Ending) {
+        let kept = Kept::Stream(ending);
+        let _ = self.begin(async || Ok((id.into(), kept))).await;
+    }
+
+    /// A message came for a session of a stream.
+    pub(super) fn touch_stream(&self, id: &str) {
+        self.touch(&id.into(), |_| ());
+    }
+
+    /// The stream and its session have ended.
+    pub(super) fn end_stream(&self, id: &str) {
+        self.all().remove(&SessionId::from(id));
     }
 }
 
@@ -141,19 +209,14 @@ impl SessionManager for Sessions {
     type Transport = <LocalSessionManager as SessionManager>::Transport;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Failure> {
-        if let Some((id, surplus)) = self.used.take_surplus() {
-            tracing::info!("too many MCP sessions, ending the one used longest ago");
-            surplus.at.close_session(&id).await?;
-        }
-        let (id, transport) = self.inner.create_session().await?;
-        let used = Used {
-            owner: CALLER.try_with(Clone::clone).unwrap_or_default(),
-            at: Arc::clone(&self.inner),
-            last: Instant::now(),
-            open_requests: 0,
-            returns: 0,
+        let mut made = None;
+        let make = async || {
+            let (id, transport) = self.inner.create_session().await?;
+            made = Some(transport);
+            Ok((id, Kept::Local(Arc::clone(&self.inner))))
         };
-        self.used.all().insert(id.clone(), used);
+        let id = self.used.begin(make).await?;
+        let transport = made.expect("a session that was made has one");
         Ok((id, transport))
     }
 

@@ -1,16 +1,20 @@
 //! Files of the working directory.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{download_url, rfc3339};
+use crate::api::openapi;
 use crate::supervisor::{FileEntry, FileKind};
 
 /// Something in the working directory.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = FileEntry)]
 pub(crate) struct Entry {
     /// Relative to the working directory.
     path: String,
     /// `file`, `directory`, `symlink` or `other`.
+    #[schema(value_type = openapi::FileKind)]
     r#type: &'static str,
     /// Bytes; of a directory or a link what the file system says of it.
     size: u64,
@@ -37,10 +41,12 @@ impl Entry {
 }
 
 /// Body of `POST /sandbox/{id}/files/mkdir`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MkdirRequest {
+    /// Of the directory.
     pub(crate) path: String,
+    /// Those above it too.
     #[serde(default = "yes")]
     pub(crate) parents: bool,
 }
@@ -50,33 +56,39 @@ fn yes() -> bool {
 }
 
 /// Body of `POST /sandbox/{id}/files/rename`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RenameRequest {
+    /// What is there.
     pub(crate) from: String,
+    /// Where it is to be.
     pub(crate) to: String,
+    /// In place of a file, or of an empty folder, that is there.
     #[serde(default)]
     pub(crate) overwrite: bool,
 }
 
 /// Body of `POST /sandbox/{id}/files/remove`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RemoveRequest {
+    /// Of what.
     pub(crate) path: String,
+    /// A folder with all that is in it; without this, only an empty one.
     #[serde(default)]
     pub(crate) recursive: bool,
 }
 
 /// The path that a change worked on.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChangedPath)]
 pub(crate) struct PathAnswer {
     /// Relative to the working directory.
     pub(crate) path: String,
 }
 
 /// What was in an archive.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Unpacked {
     /// The folder, as it was asked for.
     pub(crate) path: String,
@@ -87,7 +99,7 @@ pub(crate) struct Unpacked {
 }
 
 /// Answer to an upload.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Uploaded {
     /// Where the first file is, relative to the working directory.
     pub(crate) file_path: String,
@@ -97,7 +109,8 @@ pub(crate) struct Uploaded {
 }
 
 /// A file that was uploaded.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = UploadedFile)]
 pub(crate) struct Placed {
     /// Relative to the working directory.
     pub(crate) path: String,

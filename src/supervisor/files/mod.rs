@@ -31,7 +31,7 @@ pub use watch::{FileWatch, TreeEvent, Watches};
 /// Longest between two signs of life of file work: it may be stopped by user code.
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The second seed's name of the working directory, a link in the mirror.
-const HOME_ALIAS: &str = "/app/results";
+pub(super) const HOME_ALIAS: &str = "/app/results";
 
 /// What is in a folder of the working directory, sorted by path.
 pub async fn list(sandbox: &Sandbox, query: &FileQuery) -> Result<Vec<FileEntry>, Error> {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 from ._stream import AsyncStream, Stream
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
         def __get__(self, instance: object, owner: type) -> Any: ...
 
 
+# Annotations are texts here: what a method gives is what its call or its steps end with.
+_WHAT_IS_DONE = re.compile(r"^(?:Call|Steps)\[(.*)\]$")
+
+
 class Bound:
     """Something of a service that has a path, and a blocking way to it."""
 
@@ -52,14 +57,23 @@ class AsyncBound:
         self._at = at
 
 
-def _shaped(method: Callable[..., Any], operation: Callable[..., Any]) -> Any:
-    """Gives a method the name, the text and the parameters of its operation."""
+def _shaped(
+    method: Callable[..., Any],
+    operation: Callable[..., Any],
+    make: Callable[..., Any] | None = None,
+    stream: str = "Stream",
+) -> Any:
+    """Gives a method the name, the text, the parameters and the result of its operation, for ``help``."""
     functools.update_wrapper(method, operation)
     del method.__wrapped__  # type: ignore[attr-defined]
     signature = inspect.signature(operation)
     _, *rest = signature.parameters.values()
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    method.__signature__ = signature.replace(parameters=[this, *rest])  # type: ignore[attr-defined]
+    gives = signature.return_annotation if make is None else inspect.signature(make).return_annotation
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[this, *rest],
+        return_annotation=_WHAT_IS_DONE.sub(r"\1", gives).replace("StreamCall[", f"{stream}["),
+    )
     if method.__doc__:
         lines = method.__doc__.splitlines(keepends=True)
         method.__doc__ = "".join(line for line in lines if not line.startswith("        at: "))
@@ -101,7 +115,7 @@ def async_streaming(
     def method(self: AsyncBound, *args: P.args, **kwargs: P.kwargs) -> AsyncStream[T, E]:
         return AsyncStream(self._transport, operation(self._at, *args, **kwargs))
 
-    return _shaped(method, operation)  # type: ignore[no-any-return]
+    return _shaped(method, operation, stream="AsyncStream")  # type: ignore[no-any-return]
 
 
 def making(operation: Callable[Concatenate[str, P], Step[T]], make: Callable[[Any, T], R]) -> Method[P, R]:
@@ -110,7 +124,7 @@ def making(operation: Callable[Concatenate[str, P], Step[T]], make: Callable[[An
     def method(self: Bound, *args: P.args, **kwargs: P.kwargs) -> R:
         return make(self, self._transport.run(operation(self._at, *args, **kwargs)))
 
-    return _shaped(method, operation)  # type: ignore[no-any-return]
+    return _shaped(method, operation, make)  # type: ignore[no-any-return]
 
 
 def async_making(
@@ -121,4 +135,4 @@ def async_making(
     async def method(self: AsyncBound, *args: P.args, **kwargs: P.kwargs) -> R:
         return make(self, await self._transport.run(operation(self._at, *args, **kwargs)))
 
-    return _shaped(method, operation)  # type: ignore[no-any-return]
+    return _shaped(method, operation, make)  # type: ignore[no-any-return]

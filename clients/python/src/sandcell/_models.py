@@ -81,15 +81,26 @@ class SandboxInfo(Model):
 
 
 @dataclass(frozen=True)
+class Lease(Model):
+    """How long a sandbox lives.
+
+    Attributes:
+        expires_at: When it is closed at the latest.
+    """
+
+    expires_at: datetime = field(metadata=told_as(convert=when))
+
+
+@dataclass(frozen=True)
 class FileInfo(Model):
     """A file or directory of a sandbox.
 
     Attributes:
         path: Relative to the working directory.
         size: Bytes.
-        url: Path of the service that serves it.
+        url: Path of the service that serves it; ``None`` for all but files.
         type: ``file``, ``directory``, ``symlink`` or ``other``.
-        mode: Permissions, as the service writes them.
+        mode: Permission bits in octal, such as ``0644``.
     """
 
     path: str
@@ -97,7 +108,7 @@ class FileInfo(Model):
     url: str | None = None
     type: str = "file"
     modified_at: datetime | None = field(default=None, metadata=told_as(convert=when))
-    mode: Any = None
+    mode: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,12 +133,17 @@ class FileEvent(Model):
     """A change that was watched for.
 
     Attributes:
-        event: ``created``, ``changed``, ``deleted`` or ``renamed``.
-        path: Relative to the working directory.
+        event: ``created``, ``changed``, ``deleted`` or ``renamed``; or ``overflow``: there were too many,
+            and only a new list tells how the files are.
+        path: Relative to the working directory; what it is called now, where it was renamed.
+        source: What it was called before.
+        is_directory: Whether it is a directory.
     """
 
     event: str
-    path: str
+    path: str = ""
+    source: str | None = field(default=None, metadata=told_as("from"))
+    is_directory: bool = field(default=False, metadata=told_as("directory"))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ._models import (
     Checkpoint,
     ContextInfo,
     InstallResult,
+    Lease,
     ListeningPort,
     Mirror,
     NetworkInfo,
@@ -158,10 +159,11 @@ def delete_mirror(at: str, mirror_id: str) -> Call[None]:
 
 def info(at: str) -> Call[SandboxInfo]:
     """Tells how the sandbox stands; its limits are in ``raw``."""
-    return call("GET", at, SandboxInfo.of)
+    sandbox_id = at.rpartition("/")[2]
+    return call("GET", at, lambda answer: SandboxInfo.of({"sandbox_id": sandbox_id, **answer}))
 
 
-def renew(at: str, lease_seconds: int | None = None, *, idle_seconds: int | None = None) -> Call[SandboxInfo]:
+def renew(at: str, lease_seconds: int | None = None, *, idle_seconds: int | None = None) -> Call[Lease]:
     """Gives the sandbox a new lease from now on.
 
     Args:
@@ -170,7 +172,7 @@ def renew(at: str, lease_seconds: int | None = None, *, idle_seconds: int | None
         idle_seconds: Seconds without use after which it is closed.
     """
     body = given(lease_seconds=lease_seconds, idle_seconds=idle_seconds)
-    return call("POST", f"{at}/renew", SandboxInfo.of, json=body)
+    return call("POST", f"{at}/renew", Lease.of, json=body)
 
 
 def close(at: str) -> Call[None]:

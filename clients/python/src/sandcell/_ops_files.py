@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from . import _folder
 from ._call import Call, Local, Steps, StreamCall, ToFile, Whole, call, lines, nothing, parsed, query
-from ._errors import NotFound
+from ._errors import ApiError, NotFound
 from ._models import FileEvent, FileInfo
 
 LocalPath = Union[str, "os.PathLike[str]"]
@@ -33,14 +33,14 @@ def entries(
     recursive: bool | None = None,
     kind: str | None = None,
 ) -> Call[list[FileInfo]]:
-    """Lists files: without arguments all regular files below the working directory.
+    """Lists what is in the working directory: without arguments all regular files, at any depth.
 
     Args:
         at: The sandbox.
         path: A directory; the working directory by default.
         glob: Only paths that match, such as ``**/*.csv``.
-        recursive: Whether to go into directories.
-        kind: Only ``file``, ``directory``, ``symlink`` or ``other``.
+        recursive: Whether to go into directories, as it does by default.
+        kind: ``file`` (the default), ``directory``, ``symlink``, ``other`` or ``any``.
     """
     params = {"path": path, "glob": glob, "recursive": recursive, "kind": kind}
     return call("GET", f"{at}/files", FileInfo.each, params=params)
@@ -296,7 +296,10 @@ class Watched:
 
     def feed(self, event: dict[str, Any]) -> object:
         """Takes an event."""
-        return FileEvent.of(event) if "event" in event else None
+        kind = event.get("event")
+        if kind == "ended":
+            raise ApiError(0, str(event.get("code", "unknown")), str(event.get("detail", "")))
+        return None if kind in (None, "watching") else FileEvent.of(event)
 
     def finish(self) -> None:
         """Nothing more comes."""

@@ -63,7 +63,12 @@ class Settings:
 
     def options(self) -> dict[str, Any]:
         """Arguments of an ``httpx`` client."""
-        return {"trust_env": not _is_loopback(httpx.URL(self.url).host), "follow_redirects": False}
+        return {
+            "trust_env": not _is_loopback(httpx.URL(self.url).host),
+            "follow_redirects": False,
+            # Each execution that runs holds one; how many may run is the service's to say.
+            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
+        }
 
     def request(self, call: Call[Any]) -> dict[str, Any]:
         """Arguments of ``httpx.Client.stream``, apart from an open file as the body."""

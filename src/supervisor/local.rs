@@ -1,0 +1,456 @@
+//! Files of this host that clients may name: those inside directories that the operator lists.
+//!
+//! A path comes from a model, so from whoever wrote what the model reads. It is compared with the
+//! listed directories as text, before anything is looked at, and then resolved by the kernel from the
+//! directory's descriptor with `openat2(2)` (Linux 5.6), which follows no link of any kind and does
+//! not leave the directory's file system: what somebody swaps meanwhile leads to a refusal. What
+//! cannot be opened without an effect (devices) or without waiting (FIFOs) is told by the descriptor
+//! of an `O_PATH` open, and never opened.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, open, openat, openat2, renameat,
+    statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::error::{Error, ErrorKind};
+
+/// Longest path taken, `PATH_MAX` of Linux.
+const MAX_PATH_BYTES: usize = 4096;
+/// No link, no magic link of `/proc`, no way up, no other mount.
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// The directories of this host in which paths may lie. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct LocalDirs {
+    dirs: Arc<[PathBuf]>,
+    pub(super) resolve: ResolveFlags,
+}
+
+/// A path within one of the directories.
+struct Place {
+    root: OwnedFd,
+    /// Plain components; none for the directory itself.
+    rest: PathBuf,
+}
+
+impl LocalDirs {
+    /// Of absolute paths; a relative path of a client is meant from the first. Without any, every
+    /// path is refused.
+    pub fn new(dirs: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self {
+            dirs: dirs.into_iter().collect(),
+            resolve: RESOLVE,
+        }
+    }
+
+    /// With one more, from which relative paths are meant.
+    #[must_use]
+    pub fn with_first(self, dir: PathBuf) -> Self {
+        let dirs = [dir].into_iter().chain(self.dirs.iter().cloned());
+        Self {
+            dirs: dirs.collect(),
+            ..self
+        }
+    }
+
+    /// Opens a regular file for reading.
+    ///
+    /// # Errors
+    /// `BadPath` outside the directories, behind a link, or for anything but a regular file;
+    /// `NotFound`.
+    pub(super) fn open_file(&self, path: &str) -> Result<File, Error> {
+        let place = self.place(path)?;
+        let file = self.resolve(&place.root, &place.rest, OFlags::PATH);
+        let file = file.map_err(|e| refusal(path, e))?;
+        reopen(file).map_err(|e| refusal(path, e))
+    }
+
+    /// Opens a directory for reading.
+    ///
+    /// # Errors
+    /// As [`Self::open_file`].
+    pub(super) fn open_dir(&self, path: &str) -> Result<OwnedFd, Error> {
+        let place = self.place(path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        self.resolve(&place.root, &place.rest, flags)
+            .map_err(|e| refusal(path, e))
+    }
+
+    /// Begins a file that takes its name, or that of a file which is there, when it is complete.
+    /// Directories on the way are made.
+    ///
+    /// # Errors
+    /// As [`Self::open_file`].
+    pub(super) fn create(&self, path: &str) -> Result<NewFile, Error> {
+        let place = self.place(path)?;
+        let name = place.rest.file_name().map(OsStr::to_owned);
+        let Some(name) = name.filter(|_| !path.ends_with('/')) else {
+            return Err(refusal(path, Errno::ISDIR));
+        };
+        let make = || {
+            let mut dir = place.root;
+            for part in place.rest.parent().into_iter().flat_map(Path::iter) {
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                dir = match self.resolve(&dir, part, flags) {
+                    Err(Errno::NOENT) => {
+                        match mkdirat(&dir, part, Mode::from_raw_mode(0o755)) {
+                            Ok(()) | Err(Errno::EXIST) => {}
+                            Err(e) => return Err(e),
+                        }
+                        self.resolve(&dir, part, flags)?
+                    }
+                    other => other?,
+                };
+            }
+            match statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => require_regular(stat.st_mode)?,
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+            let temporary = format!(".sandcell-{:032x}", rand::random::<u128>());
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+            let mode = Mode::from_raw_mode(0o644);
+            let file = openat(&dir, &temporary, flags | OFlags::CLOEXEC, mode)?;
+            Ok(NewFile {
+                file: File::from(file),
+                dir,
+                temporary,
+                name: PathBuf::from(name),
+            })
+        };
+        make().map_err(|e| refusal(path, e))
+    }
+
+    /// Resolves a relative path of one or more plain components, or opens the directory itself.
+    pub(super) fn resolve(
+        &self,
+        dir: impl AsFd,
+        path: impl AsRef<Path>,
+        flags: OFlags,
+    ) -> Result<OwnedFd, Errno> {
+        let path = match path.as_ref() {
+            path if path.as_os_str().is_empty() => Path::new("."),
+            path => path,
+        };
+        let flags = flags | OFlags::CLOEXEC;
+        openat2(dir, path, flags, Mode::empty(), self.resolve)
+    }
+
+    fn place(&self, path: &str) -> Result<Place, Error> {
+        let Some(first) = self.dirs.first() else {
+            return Err(Error::new(
+                ErrorKind::BadPath,
+                "local_path_not_allowed",
+                "no local directory may be used here; the operator lists those that may in \
+                 mcp.local_dirs. Send the content itself instead",
+            ));
+        };
+        let outside = || {
+            let listed: Vec<_> = self.dirs.iter().map(|dir| dir.to_string_lossy()).collect();
+            Error::new(
+                ErrorKind::BadPath,
+                "local_path_not_allowed",
+                format!(
+                    "{:?} is not in a local directory that may be used (mcp.local_dirs): {}",
+                    shown(path),
+                    listed.join(", ")
+                ),
+            )
+        };
+        let plain = |path: &Path| {
+            path.components()
+                .all(|part| !matches!(part, Component::ParentDir | Component::Prefix(_)))
+        };
+        if path.is_empty() || path.len() > MAX_PATH_BYTES || path.contains('\0') {
+            return Err(outside());
+        }
+        // Joined to an absolute path, that path is the result.
+        let full = first.join(path);
+        if !plain(&full) {
+            return Err(outside());
+        }
+        let within = self
+            .dirs
+            .iter()
+            .filter_map(|dir| Some((dir, full.strip_prefix(dir).ok()?)));
+        // The innermost: it may be a mount of its own.
+        let (dir, rest) = within
+            .min_by_key(|(_, rest)| rest.as_os_str().len())
+            .ok_or_else(outside)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // The operator's own path, links and all.
+        let root = open(dir, flags, Mode::empty()).map_err(|e| {
+            tracing::warn!(dir = %dir.display(), "a directory of mcp.local_dirs cannot be opened: {e}");
+            refusal(path, e)
+        })?;
+        let rest = rest.components().collect();
+        Ok(Place { root, rest })
+    }
+}
+
+/// The file of an `O_PATH` descriptor for reading, where it is a regular one.
+pub(super) fn reopen(file: OwnedFd) -> Result<File, Errno> {
+    require_regular(fstat(&file)?.st_mode)?;
+    // This very file, whatever has its name now (proc(5)).
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    open(path, flags, Mode::empty()).map(File::from)
+}
+
+fn require_regular(mode: u32) -> Result<(), Errno> {
+    match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Symlink => Err(Errno::LOOP),
+        FileType::Directory => Err(Errno::ISDIR),
+        _ => Err(Errno::NXIO),
+    }
+}
+
+/// A file on its way into a local directory. Dropping it before it was placed leaves nothing.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    /// To be written to.
+    pub(super) file: File,
+    dir: OwnedFd,
+    /// Its name until it is placed; empty afterwards.
+    temporary: String,
+    name: PathBuf,
+}
+
+impl NewFile {
+    /// Gives it its name. A link of that name is replaced, not followed.
+    pub(super) fn place(mut self) -> io::Result<()> {
+        renameat(&self.dir, &self.temporary, &self.dir, &self.name)?;
+        self.temporary.clear();
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.temporary.is_empty() {
+            let _ = unlinkat(&self.dir, &self.temporary, AtFlags::empty());
+        }
+    }
+}
+
+/// What could not be opened or made, for people.
+pub(super) fn refusal(path: &str, e: Errno) -> Error {
+    let (kind, code, detail) = match e {
+        Errno::NOENT | Errno::NOTDIR => (
+            ErrorKind::NotFound,
+            "local_file_not_found",
+            "there is no such local file or directory".to_owned(),
+        ),
+        Errno::LOOP => (
+            ErrorKind::BadPath,
+            "symbolic_link",
+            "a symbolic link is on the way, and none is followed in local directories".to_owned(),
+        ),
+        Errno::ISDIR | Errno::NXIO => (
+            ErrorKind::BadPath,
+            "not_a_regular_file",
+            "it is not a regular file".to_owned(),
+        ),
+        Errno::XDEV => (
+            ErrorKind::BadPath,
+            "local_path_not_allowed",
+            "it is on another file system than the listed directory".to_owned(),
+        ),
+        e => (
+            ErrorKind::BadPath,
+            "local_file_failed",
+            io::Error::from(e).to_string(),
+        ),
+    };
+    Error::new(kind, code, format!("{:?}: {detail}", shown(path)))
+}
+
+fn shown(path: &str) -> String {
+    path.chars().filter(|c| !c.is_control()).take(256).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::{Read, Write};
+    use std::os::unix::fs::symlink;
+    use std::time::{Duration, Instant};
+
+    /// `outer/canary`, and in `outer/listed` ways to it.
+    fn trap() -> (tempfile::TempDir, LocalDirs) {
+        let outer = tempfile::tempdir().unwrap();
+        let listed = outer.path().join("listed");
+        fs::create_dir_all(listed.join("sub")).unwrap();
+        fs::create_dir(outer.path().join("private")).unwrap();
+        fs::write(outer.path().join("private/canary"), "canary").unwrap();
+        fs::write(listed.join("sub/mine"), "mine").unwrap();
+        symlink("../private/canary", listed.join("link")).unwrap();
+        symlink("../private", listed.join("dir-link")).unwrap();
+        symlink(outer.path().join("private"), listed.join("absolute")).unwrap();
+        symlink("sub/mine", listed.join("inner")).unwrap();
+        let dirs = LocalDirs::new([listed]);
+        (outer, dirs)
+    }
+
+    fn read(dirs: &LocalDirs, path: &str) -> Result<String, Error> {
+        let mut text = String::new();
+        dirs.open_file(path)?.read_to_string(&mut text).unwrap();
+        Ok(text)
+    }
+
+    const LINKED: [&str; 3] = ["link", "dir-link/canary", "absolute/canary"];
+
+    #[test]
+    fn files_inside_are_read_by_absolute_and_relative_paths() {
+        let (outer, dirs) = trap();
+        assert_eq!(read(&dirs, "sub/mine").unwrap(), "mine");
+        assert_eq!(read(&dirs, "./sub//mine").unwrap(), "mine");
+        let absolute = outer.path().join("listed/sub/mine");
+        assert_eq!(read(&dirs, absolute.to_str().unwrap()).unwrap(), "mine");
+        assert!(dirs.open_dir("sub").is_ok());
+        assert!(dirs.open_dir(".").is_ok());
+    }
+
+    #[test]
+    fn nothing_outside_is_read() {
+        let (outer, dirs) = trap();
+        let outside = outer.path().to_str().unwrap();
+        let lexical = [
+            "../private/canary".to_owned(),
+            "sub/../../private/canary".to_owned(),
+            format!("{outside}/private/canary"),
+            format!("{outside}/listed/../private/canary"),
+            format!("{outside}/listedx"),
+            "/etc/passwd".to_owned(),
+            "/proc/self/environ".to_owned(),
+            String::new(),
+            "a\0b".to_owned(),
+            "a/".repeat(2049),
+        ];
+        for path in &lexical {
+            let e = read(&dirs, path).unwrap_err();
+            assert_eq!(e.code, "local_path_not_allowed", "{path:?}: {e}");
+            assert!(dirs.create(path).is_err() && dirs.open_dir(path).is_err());
+        }
+        for path in LINKED.into_iter().chain(["inner"]) {
+            let e = read(&dirs, path).unwrap_err();
+            assert_eq!(e.code, "symbolic_link", "{path:?}: {e}");
+            assert!(dirs.create(path).is_err(), "{path}");
+        }
+        assert!(dirs.open_dir("dir-link").is_err());
+        assert!(dirs.create("dir-link/new").is_err());
+        assert!(!outer.path().join("private/new").exists());
+        let none = LocalDirs::new([]);
+        let e = none.open_file("sub/mine").unwrap_err();
+        assert!(e.detail.contains("mcp.local_dirs"), "{e}");
+    }
+
+    /// Without what the kernel is asked for, the same links lead out: the test above proves something.
+    #[test]
+    fn control_without_the_flags_links_lead_out() {
+        let (outer, mut dirs) = trap();
+        dirs.resolve = ResolveFlags::empty();
+        for path in LINKED {
+            assert_eq!(read(&dirs, path).unwrap(), "canary", "{path}");
+        }
+        let file = dirs.create("dir-link/new").unwrap();
+        file.place().unwrap();
+        assert!(outer.path().join("private/new").exists());
+    }
+
+    #[test]
+    fn other_mounts_are_another_file_system() {
+        let mut dirs = LocalDirs::new([PathBuf::from("/")]);
+        let e = read(&dirs, "/proc/self/status").unwrap_err();
+        assert_eq!(e.code, "local_path_not_allowed", "{e}");
+        dirs.resolve = RESOLVE.difference(ResolveFlags::NO_XDEV);
+        // `self` is a magic link: still refused. By number it is not, which is the control.
+        assert!(read(&dirs, "/proc/self/status").is_err());
+        assert!(read(&dirs, "/proc/1/status").is_ok());
+    }
+
+    #[test]
+    fn pipes_devices_and_directories_are_refused_at_once() {
+        let (outer, dirs) = trap();
+        let listed = outer.path().join("listed");
+        let fifo = listed.join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let device = nix::sys::stat::makedev(1, 5);
+        let kind = nix::sys::stat::SFlag::S_IFCHR;
+        let mode = nix::sys::stat::Mode::S_IRWXU;
+        nix::sys::stat::mknod(&listed.join("zero"), kind, mode, device).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(listed.join("socket")).unwrap();
+        let begun = Instant::now();
+        for path in ["fifo", "zero", "socket", "sub", "."] {
+            let e = dirs.open_file(path).unwrap_err();
+            assert_eq!(e.code, "not_a_regular_file", "{path}: {e}");
+            assert!(dirs.create(path).is_err(), "{path}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1));
+        assert_eq!(
+            dirs.open_file("missing").unwrap_err().kind,
+            ErrorKind::NotFound
+        );
+        assert_eq!(
+            dirs.open_file("sub/mine/x").unwrap_err().kind,
+            ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn a_new_file_appears_whole_or_not_at_all() {
+        let (outer, dirs) = trap();
+        let listed = outer.path().join("listed");
+        let names = |dir: &Path| fs::read_dir(dir).unwrap().count();
+        let mut file = dirs.create("out/of/here.txt").unwrap();
+        file.file.write_all(b"half").unwrap();
+        drop(file);
+        assert_eq!(names(&listed.join("out/of")), 0);
+        let mut file = dirs.create("sub/mine").unwrap();
+        file.file.write_all(b"replaced").unwrap();
+        assert_eq!(read(&dirs, "sub/mine").unwrap(), "mine");
+        file.place().unwrap();
+        assert_eq!(read(&dirs, "sub/mine").unwrap(), "replaced");
+        assert_eq!(names(&listed.join("sub")), 1);
+        assert!(dirs.create("new/").is_err() && dirs.create(".").is_err());
+    }
+
+    /// A link that is swapped in and out leads nowhere at any moment.
+    #[test]
+    fn a_race_with_links_is_lost_by_whoever_swaps() {
+        let (outer, dirs) = trap();
+        let listed = outer.path().join("listed");
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = fs::create_dir(listed.join("flip"));
+                    let _ = fs::write(listed.join("flip/canary"), "mine");
+                    let _ = fs::remove_dir_all(listed.join("flip"));
+                    let _ = symlink("../private", listed.join("flip"));
+                    let _ = fs::remove_file(listed.join("flip"));
+                }
+            });
+            let end = Instant::now() + Duration::from_secs(1);
+            while Instant::now() < end {
+                if let Ok(text) = read(&dirs, "flip/canary") {
+                    assert_ne!(text, "canary");
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+}
