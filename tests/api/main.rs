@@ -4,6 +4,7 @@
 mod fixture;
 
 mod access;
+mod archives;
 mod bad_input;
 mod checkpoints;
 mod closing;
@@ -12,9 +13,11 @@ mod contexts;
 mod cors;
 mod executions;
 mod files;
+mod filetree;
 mod flows;
 mod kernel_cases;
 mod keys;
+mod lifetimes;
 mod mirrors;
 mod network;
 mod odd_requests;
@@ -24,4 +27,7 @@ mod picture;
 mod ports;
 mod processes;
 mod restore;
+mod served;
 mod traps;
+mod uploads;
+mod watch;
