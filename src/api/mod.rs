@@ -19,6 +19,7 @@
 //! before the key is known it sees nothing; nothing reads a body without a limit and a stall timeout.
 
 mod access;
+mod archives;
 mod attach;
 mod body;
 mod caller;
@@ -29,6 +30,8 @@ mod docs;
 mod download;
 mod encoder;
 pub mod error;
+mod file_link;
+mod filetree;
 mod guard;
 mod lines;
 mod mcp;
@@ -38,11 +41,15 @@ mod openapi;
 mod outcome;
 mod ports;
 mod processes;
+mod query;
 mod rest;
+mod sandboxes;
 mod server;
 mod socket;
 mod truncated;
 mod upload;
+mod version;
+mod watch;
 mod whole;
 mod wire;
 

@@ -1,6 +1,5 @@
 //! The REST routes. Every success is exactly 200: clients of the first seed test for that.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -19,10 +18,10 @@ use super::caller::Caller;
 use super::error::Refusal;
 use super::openapi::{self, Routes};
 use super::outcome::{Outcome, gather};
-use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
+use super::wire::{CreateRequest, Created, ExecuteRequest};
 use super::{
-    App, checkpoints, commands, contexts, download, lines, mirrors, network, ports, processes,
-    upload, whole,
+    App, checkpoints, commands, contexts, download, file_link, filetree, lines, mirrors, network,
+    ports, processes, sandboxes, upload, whole,
 };
 use crate::supervisor::{CreateSpec, ExecuteSpec};
 
@@ -38,14 +37,15 @@ pub(crate) fn routes() -> Router<Arc<App>> {
 pub(super) fn described() -> Routes {
     Routes::new()
         .routes(routes!(health))
-        .routes(routes!(list))
         .routes(routes!(create))
         .routes(routes!(execute))
         .routes(routes!(commands::command))
         .routes(routes!(upload::upload))
-        .routes(routes!(files))
         .routes(routes!(download::download))
         .routes(routes!(close))
+        .merge(sandboxes::routes())
+        .routes(routes!(file_link::file))
+        .merge(filetree::routes())
         .merge(contexts::routes())
         .merge(checkpoints::routes())
         .merge(mirrors::routes())
@@ -108,23 +108,6 @@ pub(super) fn segment(parts: &Parts, n: usize) -> String {
 )]
 async fn health() -> Json<Value> {
     Json(json!({ "status": "healthy" }))
-}
-
-/// List the live sandboxes
-#[utoipa::path(
-    get,
-    path = "/sandboxes",
-    operation_id = "list_sandboxes",
-    tag = "sandboxes",
-    responses((status = 200, description = "The sandboxes, by id.", body = BTreeMap<String, Listed>)),
-)]
-async fn list(Caller(app): Caller) -> Json<BTreeMap<String, Listed>> {
-    let sandboxes = app.supervisor.list().into_iter();
-    Json(
-        sandboxes
-            .map(|info| (info.id.clone(), info.into()))
-            .collect(),
-    )
 }
 
 /// Create a sandbox
@@ -234,22 +217,6 @@ async fn execute_request(
                 format!("the code is not valid UTF-8 from byte {at} on"),
             )
         })
-}
-
-/// List the files of the working directory
-///
-/// Recursively; the paths are sorted.
-#[utoipa::path(
-    get,
-    path = "/sandbox/{id}/files",
-    operation_id = "list_files",
-    tag = "files",
-    responses((status = 200, description = "Regular files, by path.", body = Vec<File>)),
-    extensions(("x-errors" = json!(["files"]))),
-)]
-async fn files(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Vec<File>>, Refusal> {
-    let entries = app.supervisor.list_files(&id).await?.into_iter();
-    Ok(Json(entries.map(|entry| File::new(&id, entry)).collect()))
 }
 
 /// A JSON body that may be left out.

@@ -24,7 +24,7 @@ use super::error::{Error, ErrorKind};
 use super::pool::Pool;
 use super::realm::Realm;
 use super::sandbox::Plan;
-use super::types::{MirrorInfo, MirrorStatus};
+use super::types::{MirrorInfo, MirrorRef, MirrorStatus};
 use crate::mirror::{Ingredients, Layer, LayerLock, Layers};
 
 /// Name of the base.
@@ -93,6 +93,20 @@ impl Site {
             realm: Arc::clone(realm),
             pool: Arc::clone(pool),
             mirror: None,
+        }
+    }
+}
+
+impl Site {
+    /// What is told of the mirror.
+    pub(super) fn mirror(&self, base_id: &str) -> MirrorRef {
+        let (id, name) = match &self.mirror {
+            Some(mirror) => (mirror.id.as_str(), mirror.name.as_str()),
+            None => (base_id, BASE),
+        };
+        MirrorRef {
+            id: id.to_owned(),
+            name: name.to_owned(),
         }
     }
 }
@@ -237,6 +251,11 @@ impl Mirrors {
             table: Mutex::new(table),
             turn: tokio::sync::Mutex::default(),
         })
+    }
+
+    /// Id of the base.
+    pub(super) fn base(&self) -> &str {
+        &self.base
     }
 
     fn is_base(&self, wanted: &str) -> bool {

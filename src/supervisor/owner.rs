@@ -111,10 +111,15 @@ pub(super) enum Scope {
 
 impl Scope {
     pub(super) fn sees(&self, sandbox: &Sandbox) -> bool {
+        self.sees_of(sandbox.owner().as_ref())
+    }
+
+    /// Whether it sees what is this owner's.
+    pub(super) fn sees_of(&self, of: Option<&Owner>) -> bool {
         match self {
             Self::Everything => true,
             Self::Nothing => false,
-            Self::Of(owner) => sandbox.owner().as_ref() == Some(owner),
+            Self::Of(owner) => of == Some(owner),
         }
     }
 

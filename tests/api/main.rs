@@ -4,6 +4,7 @@
 mod fixture;
 
 mod access;
+mod archives;
 mod bad_input;
 mod checkpoints;
 mod closing;
@@ -14,9 +15,11 @@ mod docs;
 mod document;
 mod executions;
 mod files;
+mod filetree;
 mod flows;
 mod kernel_cases;
 mod keys;
+mod lifetimes;
 mod mirrors;
 mod network;
 mod odd_requests;
@@ -26,4 +29,7 @@ mod picture;
 mod ports;
 mod processes;
 mod restore;
+mod served;
 mod traps;
+mod uploads;
+mod watch;

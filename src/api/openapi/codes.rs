@@ -18,6 +18,7 @@ macro_rules! codes {
 }
 
 codes! {
+    bad_archive 400 "the archive cannot be read";
     bad_host 400 "not exactly one Host header";
     bad_multipart 400 "the form is malformed";
     bad_path 400 "not a path below the working directory";
@@ -32,9 +33,11 @@ codes! {
     malformed_frame 400 "a text frame of a WebSocket that cannot be understood";
     malformed_json 400 "the body is not JSON";
     malformed_message 400 "not a message of the protocol";
+    not_a_directory 400 "the path leads to something else than a directory";
     not_a_regular_file 400 "the path leads to a directory or something else";
     not_permitted 400 "the sandbox's user may not do this to the file";
     symbolic_link 400 "the path leads over a symbolic link";
+    unsafe_archive 400 "the archive has entries that are not to be unpacked";
     unsupported_content_type 400 "a body of another type is needed";
     websocket_required 400 "the route speaks WebSocket only";
     unauthorized 401 "a key is needed, and this is none";
@@ -54,9 +57,12 @@ codes! {
     tool_not_found 404 "there is no such tool";
     workspace_not_found 404 "there is no such workspace";
     method_not_allowed 405 "the route does not take that method";
+    ambiguous_name 409 "several live sandboxes have the name";
     checkpoint_lost 409 "the checkpoint has died";
     default_context 409 "the default context cannot be deleted";
+    directory_not_empty 409 "there is something in the directory";
     file_changed 409 "the file was changed meanwhile, or something is in its way";
+    file_exists 409 "something has that path";
     file_work_failed 409 "the file could not be worked on inside";
     local_file_changed 409 "a file of the server changed while it was read";
     local_file_failed 409 "a file of the server could not be read or written";
@@ -76,13 +82,19 @@ codes! {
     sandbox_closing 409 "the sandbox is being closed";
     several_workspaces 409 "the container has several workspaces: name one";
     stdin_closed 409 "standard input of the process is closed";
+    unpack_failed 409 "the unpacking was ended inside the sandbox";
     upload_failed 409 "the upload was ended inside the sandbox";
+    watch_ended 409 "the watch was ended inside the sandbox";
+    sandbox_gone 410 "the sandbox has ended, and its files with it";
+    file_changed_since 412 "the file is another version than was asked for";
+    archive_too_large 413 "the archive takes too long to unpack";
     body_too_large 413 "larger than server.max_body_bytes";
     code_too_large 413 "larger than limits.code_bytes";
     command_too_large 413 "larger than a command may be";
     file_too_large 413 "larger, or more files, than a limit";
     local_file_too_large 413 "a file of the server is larger than a limit";
     project_too_large 413 "the project is larger than a limit";
+    too_many_files 413 "the archive has more entries than a sandbox may have files";
     upload_too_large 413 "larger than server.max_upload_bytes";
     range_not_satisfiable 416 "the file does not have that range";
     bad_cwd 422 "a directory that cannot be entered";
@@ -106,6 +118,7 @@ codes! {
     too_many_sandboxes 429 "there are as many as may be";
     too_many_sandboxes_of_key 429 "the key has as many live sandboxes as it may";
     too_many_terminals 429 "the sandbox has as many terminals as it may";
+    too_many_watches 429 "as many watches of files run as may";
     internal 500 "the service failed; its log says why";
     bad_answer 502 "the server inside gave no proper answer";
     port_closed 502 "nothing inside listens on the port";
@@ -157,6 +170,7 @@ mod tests {
         ("StatusCode::METHOD_NOT_ALLOWED,", 405),
         ("StatusCode::CONFLICT,", 409),
         ("StatusCode::GONE,", 410),
+        ("StatusCode::PRECONDITION_FAILED,", 412),
         ("StatusCode::PAYLOAD_TOO_LARGE,", 413),
         ("StatusCode::RANGE_NOT_SATISFIABLE,", 416),
         ("StatusCode::UNPROCESSABLE_ENTITY,", 422),

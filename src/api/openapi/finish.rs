@@ -7,7 +7,7 @@ use utoipa::openapi::OpenApi;
 
 use super::NOT_DESCRIBED;
 use super::codes::{CODES, find};
-use super::events::{CommandEvent, ExecutionEvent};
+use super::events::{CommandEvent, ExecutionEvent, FileWatchEvent};
 
 const ABOUT: &str = "\
 Python sandboxes: warm, isolated, stateful.
@@ -161,6 +161,7 @@ fn add_schemas(schemas: &mut Value) {
     for (name, schema) in [
         named::<ExecutionEvent>(&mut more),
         named::<CommandEvent>(&mut more),
+        named::<FileWatchEvent>(&mut more),
     ] {
         schemas[name] = schema;
     }
