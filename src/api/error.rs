@@ -18,9 +18,9 @@ pub enum Error {
          Set [server] api_keys, or listen on 127.0.0.1"
     )]
     Exposed(std::net::SocketAddr),
-    /// A key that would protect nothing, or that cannot be told from another.
+    /// A setting that would protect nothing, or that cannot be told from another.
     #[error("{0}")]
-    BadKey(String),
+    Useless(String),
     /// An entry of a list of hosts or origins that nothing could ever match.
     #[error("[server] {list}: {entry:?} is not {expected}")]
     BadEntry {
@@ -186,6 +186,12 @@ impl From<supervisor::Error> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
+        debug_assert!(
+            super::openapi::is_known(self.status.as_u16(), &self.code),
+            "{} ({}) is not in the list of codes",
+            self.code,
+            self.status
+        );
         let mut body = json!({ "detail": self.detail, "code": self.code });
         if let Some(field) = self.field {
             body["field"] = field.into();

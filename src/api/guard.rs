@@ -18,6 +18,8 @@ use super::error::{Error, Refusal};
 use crate::config::{self, ApiKey};
 use crate::supervisor::Owner;
 
+/// Entry of `allowed_origins` that stands for all.
+const ANY_ORIGIN: &str = "*";
 const API_KEY_HEADER: &str = "x-api-key";
 
 /// The checks of one listening address.
@@ -26,6 +28,8 @@ pub(crate) struct Guard {
     listen: IpAddr,
     hosts: Vec<Authority>,
     origins: Vec<String>,
+    /// Whether `*` is listed: pages of everywhere, but for those from inside sandboxes.
+    any_origin: bool,
     keys: Vec<Key>,
     /// Lower case, with a dot before it.
     ports_suffix: String,
@@ -79,11 +83,21 @@ impl Guard {
                 .iter()
                 .map(|origin| origin.to_ascii_lowercase())
                 .collect(),
+            any_origin: server.allowed_origins.iter().any(|o| o == ANY_ORIGIN),
             keys: (server.api_keys.iter().enumerate())
                 .map(|(place, key)| Key::new(place, key))
                 .collect(),
             ports_suffix: format!(".{}", server.ports_domain.to_ascii_lowercase()),
         })
+    }
+
+    /// Goes on with what the keys of another guard have left of their allowances.
+    pub(crate) fn succeed(&mut self, old: &Self) {
+        for key in &mut self.keys {
+            if let Some(before) = old.keys.iter().find(|before| before.owner == key.owner) {
+                key.owner = key.owner.succeed(&before.owner);
+            }
+        }
     }
 
     /// Whether the request is for a name of ours.
@@ -130,8 +144,18 @@ impl Guard {
         ))
     }
 
-    /// Whether the list holds this `Origin`, or it is a page of this machine.
+    /// Whether a page of this `Origin` may call: it is trusted, or every page may.
     pub(crate) fn admits_origin(&self, origin: &str) -> bool {
+        let elsewhere = || {
+            let (_, host) = origin.split_once("://")?;
+            let inside = self.is_inside(&host.to_ascii_lowercase());
+            (is_origin(origin) && !inside).then_some(())
+        };
+        self.trusts_origin(origin) || self.any_origin && elsewhere().is_some()
+    }
+
+    /// Whether the list holds this `Origin` by name, or it is a page of this machine.
+    pub(crate) fn trusts_origin(&self, origin: &str) -> bool {
         let origin = origin.to_ascii_lowercase();
         self.origins.contains(&origin)
             || origin
@@ -196,7 +220,7 @@ impl Guard {
 
 /// Refuses a configuration that would let strangers run code, or that cannot mean what it says.
 pub(crate) fn check(server: &config::Server, listen: SocketAddr) -> Result<(), Error> {
-    config::key::check(&server.api_keys).map_err(Error::BadKey)?;
+    config::key::check(&server.api_keys).map_err(Error::Useless)?;
     if !listen.ip().is_loopback() && server.api_keys.is_empty() {
         return Err(Error::Exposed(listen));
     }
@@ -218,11 +242,18 @@ pub(crate) fn check(server: &config::Server, listen: SocketAddr) -> Result<(), E
         }
     }
     for entry in &server.allowed_origins {
-        if !is_origin(entry) {
+        if entry == ANY_ORIGIN && server.api_keys.is_empty() {
+            return Err(Error::Useless(
+                "[server] allowed_origins: \"*\" needs api_keys: without them every page of the web \
+                 could run code here"
+                    .into(),
+            ));
+        }
+        if entry != ANY_ORIGIN && !is_origin(entry) {
             return Err(Error::BadEntry {
                 list: "allowed_origins",
                 entry: entry.clone(),
-                expected: "an origin such as https://app.example.com",
+                expected: "an origin such as https://app.example.com, or \"*\"",
             });
         }
     }

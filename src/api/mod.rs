@@ -7,6 +7,7 @@
 //!        │     ├─ execute: events → one outcome, or a stream of them         outcome, lines
 //!        │     ├─ command: likewise                                          commands
 //!        │     └─ processes; a WebSocket takes the connection over           processes, attach
+//!        ├─ /openapi.json                     what the REST routes are          openapi
 //!        ├─ /mcp                              rmcp → tools → Supervisor      mcp
 //!        └─ /sandbox/{id}/port/{n}/…, {n}-{id}.<domain>: to a server inside  ports
 //! ```
@@ -17,6 +18,7 @@
 //! answer in [`error`], nowhere else; a handler gets the supervisor as its caller's key sees it, and
 //! before the key is known it sees nothing; nothing reads a body without a limit and a stall timeout.
 
+mod access;
 mod attach;
 mod body;
 mod caller;
@@ -31,6 +33,7 @@ mod lines;
 mod mcp;
 mod mirrors;
 mod network;
+mod openapi;
 mod outcome;
 mod ports;
 mod processes;
@@ -45,6 +48,7 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use access::Access;
 pub use error::Error;
 pub use mcp::{SetName, serve_messages};
 pub use server::serve;

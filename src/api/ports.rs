@@ -25,13 +25,16 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::any;
 use axum::{Json, Router};
+use utoipa_axum::routes;
 
 use super::App;
+use super::access::Access;
 use super::caller::Caller;
 use super::error::Refusal;
 use super::guard::{Guard, KEY_NAME, PortName, port_number};
+use super::openapi::Routes;
 use super::rest::SandboxId;
 use super::wire::PortAnswer;
 use crate::config::Limits;
@@ -44,14 +47,29 @@ const SERVICE_WORKER: HeaderName = HeaderName::from_static("service-worker");
 #[derive(Clone)]
 pub(crate) struct Inside {
     app: Arc<App>,
+    access: Access,
+    /// As it was when the request came.
     guard: Arc<Guard>,
     limits: Arc<Limits>,
 }
 
 impl Inside {
-    pub(crate) fn new(app: Arc<App>, guard: Arc<Guard>) -> Self {
+    pub(crate) fn new(app: Arc<App>, access: Access) -> Self {
         let limits = Arc::new(app.supervisor.config().limits.clone());
-        Self { app, guard, limits }
+        Self {
+            app,
+            guard: access.now(),
+            access,
+            limits,
+        }
+    }
+
+    /// For a request that comes now.
+    fn now(&self) -> Self {
+        Self {
+            guard: self.access.now(),
+            ..self.clone()
+        }
     }
 
     /// What one owner sees.
@@ -131,10 +149,20 @@ impl To {
 }
 
 /// Routes of the service about servers inside.
-pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new().route("/sandbox/{id}/ports", get(list))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(list))
 }
 
+/// List the servers inside
+///
+/// Each is reached at its `url`, for programs, or at its `host`, for browsers.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/ports",
+    operation_id = "list_ports",
+    tag = "processes",
+    responses((status = 200, description = "What listens inside, on any address.", body = Vec<PortAnswer>)),
+)]
 async fn list(
     Caller(app): Caller,
     SandboxId(id): SandboxId,
@@ -159,6 +187,7 @@ pub(super) fn proxied() -> Router<Inside> {
 // -- by path
 
 async fn by_path(State(inside): State<Inside>, request: Request) -> Response {
+    let inside = inside.now();
     let (guard, headers) = (&inside.guard, request.headers());
     let sender = guard
         .check_host(request.uri(), headers)
@@ -241,6 +270,7 @@ pub(super) async fn by_name(
     request: Request,
     next: Next,
 ) -> Response {
+    let inside = inside.now();
     let answer = match inside.guard.port_name(request.uri(), request.headers()) {
         Ok(None) => return next.run(request).await,
         Ok(Some(name)) => named(&inside, name, request).await,

@@ -11,8 +11,9 @@ use clap::{Args, ValueEnum};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Common;
+use super::log::Log;
 use crate::api::{SetName, serve_messages};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::supervisor::host::running_service;
 use crate::supervisor::{Prepared, Supervisor};
 
@@ -57,9 +58,9 @@ impl Tools {
 
 /// Serves until standard input ends or a signal comes.
 pub fn main(common: &Common, args: &McpArgs) -> Result<ExitCode, String> {
-    super::log_to_stderr();
     let output = take_stdout()?;
     let mut config = common.load()?;
+    Log::start(&config.logging)?;
     let service = match &args.connect {
         Some(url) => Some(url.clone()),
         None => running_service(&config.data_dir),
@@ -79,6 +80,12 @@ pub fn main(common: &Common, args: &McpArgs) -> Result<ExitCode, String> {
         // One client: what it does not use should not keep it waiting.
         config.service.pool = 0;
         config.service.preload.clear();
+        // The client's own, as it started us there. All of the machine is no place to work in.
+        if let Ok(dir) = std::env::current_dir()
+            && config::Mcp::may_list(&dir)
+        {
+            config.mcp.local_dirs.insert(0, dir);
+        }
         config.check()?;
         let mirror = super::base_mirror(&config)?;
         let own = Own::prepare(config, mirror.root(), mirror.default_index())?;

@@ -3,8 +3,11 @@
 mod bench;
 pub mod client;
 mod doctor;
+mod log;
 mod mcp;
 mod mirror;
+mod notify;
+mod ps;
 mod run;
 mod serve;
 
@@ -48,6 +51,10 @@ enum Verb {
     Run(run::RunArgs),
     /// Speak MCP on standard input and output, for clients that start their servers
     Mcp(mcp::McpArgs),
+    /// List the sandboxes of the running service
+    Ps(ps::PsArgs),
+    /// Close sandboxes of the running service
+    Kill(ps::KillArgs),
     /// Build, list, verify and remove mirrors, the base that sandboxes share
     #[command(subcommand)]
     Mirror(mirror::MirrorCommand),
@@ -88,6 +95,8 @@ pub fn main() -> ExitCode {
         Verb::Serve(args) => serve::main(&cli.common, &args),
         Verb::Run(args) => run::main(&cli.common, &args),
         Verb::Mcp(args) => mcp::main(&cli.common, &args),
+        Verb::Ps(args) => ps::ps(&cli.common, &args),
+        Verb::Kill(args) => ps::kill(&cli.common, &args),
         Verb::Mirror(command) => cli
             .common
             .load()
@@ -156,18 +165,6 @@ fn base_mirror(config: &Config) -> Result<BaseMirror, String> {
 /// Path of this binary, for the nursery.
 fn program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
-}
-
-/// Logs go to standard error; `RUST_LOG` says how much.
-fn log_to_stderr() {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("warn,rmcp=error,sandcell=info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_writer(std::io::stderr)
-        .init();
 }
 
 /// A number of bytes with an optional binary suffix: `512M`, `1G`, `1048576`.

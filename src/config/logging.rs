@@ -34,7 +34,7 @@ pub enum Level {
     /// Every request.
     #[serde(alias = "DEBUG")]
     Debug,
-    /// Everything.
+    /// What it does in between.
     #[serde(alias = "TRACE")]
     Trace,
 }

@@ -11,6 +11,7 @@ mod dependencies;
 mod ended;
 mod error;
 mod files;
+mod gpus;
 mod history;
 pub mod host;
 mod install;
@@ -40,7 +41,7 @@ mod workspaces;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
@@ -62,6 +63,7 @@ use crate::isolation;
 pub use crate::isolation::spec::HOME;
 use crate::mirror::Layers;
 use crate::network::Policy;
+use gpus::GpuTable;
 use host::Host;
 use mirrors::{Mirrors, Site};
 use owner::Scope;
@@ -85,6 +87,8 @@ pub struct Supervisor {
 #[derive(Debug)]
 struct Inner {
     host: Arc<Host>,
+    /// The configuration that new sandboxes and requests are checked against.
+    current: RwLock<Arc<Config>>,
     /// Of the base.
     base: Arc<Realm>,
     pool: Arc<Pool>,
@@ -92,6 +96,7 @@ struct Inner {
     stopping: CancellationToken,
     registry: Mutex<Registry>,
     tasks: Mutex<JoinSet<()>>,
+    gpus: Arc<GpuTable>,
     filler: Mutex<Option<AbortHandle>>,
     draining: AtomicBool,
 }
@@ -158,6 +163,7 @@ impl Supervisor {
             }
         };
         let inner = Arc::new(Inner {
+            current: RwLock::new(Arc::new(host.config.clone())),
             host,
             base,
             pool,
@@ -165,6 +171,7 @@ impl Supervisor {
             stopping: CancellationToken::new(),
             registry: Mutex::default(),
             tasks: Mutex::default(),
+            gpus: Arc::default(),
             filler: Mutex::default(),
             draining: AtomicBool::new(false),
         });
@@ -202,7 +209,18 @@ impl Supervisor {
         }
     }
 
-    /// Every knob.
+    /// Checks new sandboxes and requests against another configuration from now on. Only what
+    /// [`Config::reload`] takes over may be another.
+    pub fn reconfigure(&self, config: Config) {
+        *self.inner.current.write().expect("not poisoned") = Arc::new(config);
+    }
+
+    /// Every knob as it is now.
+    fn current(&self) -> Arc<Config> {
+        Arc::clone(&self.inner.current.read().expect("not poisoned"))
+    }
+
+    /// Every knob as it was at the start.
     pub fn config(&self) -> &Config {
         &self.inner.host.config
     }
@@ -224,11 +242,19 @@ impl Supervisor {
     /// this owner; `Unavailable` while the service stops.
     pub async fn create(&self, spec: CreateSpec) -> Result<SandboxInfo, Error> {
         let wanted = spec.mirror.clone();
-        let mut plan = Plan::new(spec, self.config())?;
+        let mut plan = Plan::new(spec, &self.current())?;
         plan.owner = self.scope.owner()?;
         self.refuse_draining()?;
         let _room = self.take_room(plan.owner.clone())?;
         let site = self.site(wanted.as_deref()).await?;
+        if let Some(wish) = &plan.wish {
+            let lease = self.inner.gpus.take(wish, &self.config().gpus).await?;
+            for (name, value) in &lease.env {
+                let own = plan.env.entry(name.clone());
+                own.or_insert_with(|| value.clone());
+            }
+            plan.gpus = Some(lease);
+        }
         let sandbox = self.obtain(&site, &plan).await.map_err(|e| {
             tracing::error!("failed to create a sandbox: {e}");
             Error::new(
@@ -290,7 +316,7 @@ impl Supervisor {
 
     fn take_room(&self, owner: Option<Owner>) -> Result<Room<'_>, Error> {
         let mut registry = self.inner.registry.lock().expect("not poisoned");
-        let most = self.config().service.max_sandboxes;
+        let most = self.current().service.max_sandboxes;
         if registry.live.len() + registry.creating.len() >= most {
             let mut error = Error::new(
                 ErrorKind::Busy,
@@ -409,7 +435,7 @@ impl Supervisor {
                 ),
             ));
         }
-        plan::check_timeout(spec.timeout, limits)?;
+        plan::check_timeout(spec.timeout, &self.current().limits)?;
         plan::check_env(&spec.env)?;
         let sandbox = self.find(id)?;
         self.scope.take_execution()?;
@@ -517,7 +543,7 @@ impl Supervisor {
 
     /// Starts a shell command; dropping the handle before its end kills it.
     pub async fn command(&self, id: &str, spec: CommandSpec) -> Result<RunningCommand, Error> {
-        plan::check_timeout(spec.timeout, &self.config().limits)?;
+        plan::check_timeout(spec.timeout, &self.current().limits)?;
         plan::check_env(&spec.env)?;
         plan::check_command(&spec.command, spec.cwd.as_deref())?;
         let sandbox = self.find(id)?;

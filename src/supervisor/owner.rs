@@ -24,7 +24,7 @@ struct Inner {
     /// Tells keys apart that have their names by their places in a list, as those change.
     tag: Option<[u8; 32]>,
     max_sandboxes: Option<usize>,
-    executions: Option<Mutex<Bucket>>,
+    executions: Option<Arc<Mutex<Bucket>>>,
 }
 
 impl Owner {
@@ -36,12 +36,27 @@ impl Owner {
         max_sandboxes: Option<usize>,
         executions_per_minute: Option<u32>,
     ) -> Self {
-        let bucket = |most| Mutex::new(Bucket::new(most, Instant::now()));
+        let bucket = |most| Arc::new(Mutex::new(Bucket::new(most, Instant::now())));
         Self(Arc::new(Inner {
             name: name.into(),
             tag,
             max_sandboxes,
             executions: executions_per_minute.map(bucket),
+        }))
+    }
+
+    /// The same with what another has left of its allowance, where that is as large.
+    pub fn succeed(&self, before: &Self) -> Self {
+        let most = |bucket: &Arc<Mutex<Bucket>>| bucket.lock().expect("not poisoned").most;
+        let executions = match (&self.0.executions, &before.0.executions) {
+            (Some(own), Some(before)) if most(own) == most(before) => Some(Arc::clone(before)),
+            (own, _) => own.clone(),
+        };
+        Self(Arc::new(Inner {
+            name: self.0.name.clone(),
+            tag: self.0.tag,
+            max_sandboxes: self.0.max_sandboxes,
+            executions,
         }))
     }
 

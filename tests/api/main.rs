@@ -9,6 +9,7 @@ mod checkpoints;
 mod closing;
 mod commands;
 mod contexts;
+mod cors;
 mod executions;
 mod files;
 mod flows;

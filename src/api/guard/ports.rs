@@ -81,6 +81,11 @@ impl Guard {
         })
     }
 
+    /// Whether this `host[:port]` is a server's inside, of whichever sandbox.
+    pub(super) fn is_inside(&self, authority: &str) -> bool {
+        self.parse(authority).is_some()
+    }
+
     /// Whether a page may call the server of that name: one of the same sandbox, whichever of its
     /// servers it is from, and those that may call the service.
     pub(crate) fn check_origin_by_name(

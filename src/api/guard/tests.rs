@@ -278,7 +278,14 @@ fn unusable_list_entries_are_named() {
             "{entry:?}"
         );
     }
-    for entry in ["*", "null", "x.example", "https://x.example/", "https://"] {
+    for entry in [
+        "*",
+        "null",
+        "x.example",
+        "*.example",
+        "https://x.example/",
+        "https://",
+    ] {
         let server = config::Server {
             allowed_origins: vec![entry.into()],
             ..config::Server::default()
@@ -288,5 +295,29 @@ fn unusable_list_entries_are_named() {
             error.is_err_and(|e| e.to_string().contains("allowed_origins")),
             "{entry:?}"
         );
+    }
+}
+
+#[test]
+fn every_origin_may_call_where_that_is_listed_but_none_from_inside() {
+    let server = config::Server {
+        api_keys: vec![ApiKey::plain("a-key")],
+        allowed_origins: vec!["*".into(), "https://app.example".into()],
+        ..config::Server::default()
+    };
+    let listen = "127.0.0.1:18100".parse().expect("an address");
+    let guard = Guard::new(&server, listen).expect("it is safe");
+    let inside = "http://8000-0123456789abcdefghjkmnpqrs.localhost:18100";
+    for (origin, admitted, trusted) in [
+        ("https://app.example", true, true),
+        ("http://localhost:3000", true, true),
+        ("https://other.example", true, false),
+        ("null", false, false),
+        ("x", false, false),
+        (inside, false, false),
+        (&inside.to_ascii_uppercase(), false, false),
+    ] {
+        let found = (guard.admits_origin(origin), guard.trusts_origin(origin));
+        assert_eq!(found, (admitted, trusted), "{origin}");
     }
 }

@@ -28,7 +28,6 @@ mod stdio;
 mod tools;
 mod upload;
 mod workspace;
-mod workspace_files;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rmcp::handler::server::tool::schema_for_output;
@@ -246,14 +246,6 @@ impl Tools {
         Self { app, set, local }
     }
 
-    /// With a directory from which relative local paths are meant: that of a client on this machine.
-    pub(super) fn with_local_dir(self, dir: std::path::PathBuf) -> Self {
-        Self {
-            local: self.local.clone().with_first(dir),
-            ..self
-        }
-    }
-
     /// Where local paths may lie.
     pub(super) fn local(&self) -> &LocalDirs {
         &self.local
@@ -344,7 +336,8 @@ impl Tools {
             READ_TEXT_BYTES
         };
         if size > limit {
-            return Err(Refusal::bad_request(
+            return Err(Refusal::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
                 "file_too_large",
                 format!(
                     "{path} has {size} bytes and at most {limit} are given at once; \
@@ -354,7 +347,11 @@ impl Tools {
         }
         let bytes = read_all(opened, limit).await.map_err(|error| {
             tracing::debug!(%error, "a file could not be read to its end");
-            Refusal::bad_request("file_changed", "the file changed while it was read")
+            Refusal::new(
+                StatusCode::CONFLICT,
+                "file_changed",
+                "the file changed while it was read",
+            )
         })?;
         let image_type = answer::image_type(&bytes);
         let mut answer = ReadAnswer {
