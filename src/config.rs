@@ -18,6 +18,7 @@ pub use load::{PREFIX, tree};
 pub use logging::{Level, LogFormat, Logging};
 pub use reload::Reload;
 
+use crate::gpu::Wish;
 use crate::network::{Egress, Policy};
 
 /// A sandbox with less memory could not start a kernel.
@@ -50,6 +51,8 @@ pub struct Config {
     pub mirrors: Mirrors,
     /// What the tools of MCP have beside the verbs of REST.
     pub mcp: Mcp,
+    /// GPUs that sandboxes may be given.
+    pub gpus: Gpus,
 }
 
 /// The port and who may use it.
@@ -270,6 +273,25 @@ pub struct Mcp {
     pub log_bytes: usize,
 }
 
+/// GPUs that sandboxes may be given. Code in a sandbox with one talks to the vendor's kernel driver, which is
+/// as large as the rest of the kernel that it can reach.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Gpus {
+    /// Whether any may be.
+    pub enabled: bool,
+    /// What a sandbox gets whose create names none: `0`, `"all"`, a number of them or a list of indices and
+    /// UUIDs. MCP clients get this and cannot ask for anything else.
+    pub default: Wish,
+    /// GPUs of one sandbox at most; parts of a split one (MIG) count as one each.
+    pub max_devices: usize,
+    /// Sandboxes that have the same GPU at once at most. Above 1 they share its memory and time, and one can
+    /// use up both.
+    pub sandboxes_per_device: usize,
+    /// Where the driver is: its nodes, libraries, `/proc`, `/sys` and `/etc/cdi` are looked for below this.
+    pub driver_root: PathBuf,
+}
+
 impl Config {
     /// Refuses values that nothing could run with.
     ///
@@ -328,6 +350,16 @@ impl Config {
                     .into(),
             );
         }
+        let gpus = &self.gpus;
+        if gpus.max_devices == 0 || gpus.sandboxes_per_device == 0 {
+            return Err("gpus.max_devices and .sandboxes_per_device must be 1 or more".into());
+        }
+        if !gpus.enabled && !gpus.default.is_none() {
+            return Err("gpus.default is given, and gpus.enabled is false: set it to true".into());
+        }
+        if !gpus.driver_root.is_absolute() {
+            return Err("gpus.driver_root must be an absolute path".into());
+        }
         let packages = &self.packages;
         if packages.timeout_seconds == 0 {
             return Err("packages.timeout_seconds must be 1 or more".into());
@@ -374,6 +406,7 @@ impl Default for Config {
             packages: Packages::default(),
             mirrors: Mirrors::default(),
             mcp: Mcp::default(),
+            gpus: Gpus::default(),
         }
     }
 }
@@ -511,19 +544,33 @@ impl Default for Mcp {
     }
 }
 
+impl Default for Gpus {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            default: Wish::Count(0),
+            max_devices: 16,
+            sandboxes_per_device: 1,
+            driver_root: PathBuf::from("/"),
+        }
+    }
+}
+
 impl Mcp {
     /// Trees that are the kernel's words, not files.
     const NOT_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
+    /// Whether a directory may be listed in `local_dirs`.
+    pub fn may_list(dir: &Path) -> bool {
+        dir.components()
+            .all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+            && dir.is_absolute()
+            && dir != Path::new("/")
+            && !Self::NOT_FILES.iter().any(|tree| dir.starts_with(tree))
+    }
+
     fn check(&self) -> Result<(), String> {
-        let plain = |dir: &PathBuf| {
-            dir.components()
-                .all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
-                && dir.is_absolute()
-                && dir != Path::new("/")
-                && !Self::NOT_FILES.iter().any(|tree| dir.starts_with(tree))
-        };
-        if let Some(wrong) = self.local_dirs.iter().find(|dir| !plain(dir)) {
+        if let Some(wrong) = self.local_dirs.iter().find(|dir| !Self::may_list(dir)) {
             return Err(format!(
                 "mcp.local_dirs: {} is not an absolute path to a directory of files, without \"..\", \
                  and not \"/\"",

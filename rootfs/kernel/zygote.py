@@ -56,7 +56,7 @@ import traceback  # noqa: E402
 
 from _sandcell import kernel, lockdown, reseed, sharing, warm  # noqa: E402
 
-PROTOCOL = 5
+PROTOCOL = 6
 SOCKET_FD = 3
 MAX_PACKET_BYTES = 128 * 1024
 # Four fixed ones and a cgroup.procs a controller of a hybrid host; more are cut off by the kernel.
@@ -80,6 +80,7 @@ class Zygote:
         if request is None:
             return False
         self.filters = [lockdown.Filter(text) for text in request["filters"]]
+        self.gpu_filters = [lockdown.Filter(text) for text in request["gpu_filters"]]
         self.kernel = kernel.Kernel()
         lockdown.leave_out(request["without"])
         failed = warm.up(self.kernel, request["preload"])
@@ -154,7 +155,8 @@ class Zygote:
             # a descriptor that user code opened in the meantime.
             self.socket.detach()
             forks.let_go()
-            plan = lockdown.Plan(fds, request, self.filters)
+            filters = self.gpu_filters if request["gpu"] else self.filters
+            plan = lockdown.Plan(fds, request, filters)
             reseed.all_generators()
             lockdown.enter(plan)
             if request["threads"] > 1:

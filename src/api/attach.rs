@@ -51,7 +51,21 @@ struct AttachQuery {
     offset: Option<String>,
 }
 
-/// `GET …/attach`; without an offset, from what is written next.
+/// Attach to a background process by a WebSocket
+///
+/// From the client: binary frames for standard input, text frames `{"type": "resize", "columns",
+/// "rows"}`, `{"type": "signal", "signal"}`, `{"type": "close_stdin"}`. To the client: binary
+/// frames of output, each after a text frame `{"type": "output", "stream", "offset", "lost_bytes"}`
+/// where these are new; `{"type": "error", "code", "detail"}`; `{"type": "exited", …}` is the last.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/processes/{process}/attach",
+    operation_id = "attach_to_process",
+    tag = "processes",
+    params(("offset" = Option<u64>, Query, description = "Byte of the output to begin with; what is written next where it is missing.")),
+    responses((status = 101, description = "The connection is a WebSocket now.")),
+    extensions(("x-errors" = json!(["bad_query", "invalid_field", "websocket_required"]))),
+)]
 pub(super) async fn attach(
     Caller(app): Caller,
     SandboxId(id): SandboxId,

@@ -16,7 +16,19 @@ use super::rest::{SandboxId, required};
 use super::wire::{CommandAnswer, CommandEnd, CommandRequest};
 use crate::supervisor::{CommandEvent, CommandSpec, RunningCommand};
 
-/// `POST /sandbox/{id}/command`.
+/// Run a shell command
+///
+/// It runs in the working directory, beside what else runs. Events instead of one answer come with
+/// `stream`, or with the `Accept` of a stream. A client that goes away kills its command.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/command",
+    operation_id = "run_command",
+    tag = "code",
+    request_body = CommandRequest,
+    responses((status = 200, description = "How it ended; or its events ([CommandEvent](#/components/schemas/CommandEvent)) while it runs.", content((CommandAnswer = "application/json"), (String = "application/x-ndjson"), (String = "text/event-stream")))),
+    extensions(("x-errors" = json!(["command_too_large", "too_many_executions", "too_many_processes"]))),
+)]
 pub(super) async fn command(
     Caller(app): Caller,
     SandboxId(id): SandboxId,

@@ -25,14 +25,16 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::any;
 use axum::{Json, Router};
+use utoipa_axum::routes;
 
 use super::App;
 use super::access::Access;
 use super::caller::Caller;
 use super::error::Refusal;
 use super::guard::{Guard, KEY_NAME, PortName, port_number};
+use super::openapi::Routes;
 use super::rest::SandboxId;
 use super::wire::PortAnswer;
 use crate::config::Limits;
@@ -147,10 +149,20 @@ impl To {
 }
 
 /// Routes of the service about servers inside.
-pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new().route("/sandbox/{id}/ports", get(list))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(list))
 }
 
+/// List the servers inside
+///
+/// Each is reached at its `url`, for programs, or at its `host`, for browsers.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/ports",
+    operation_id = "list_ports",
+    tag = "processes",
+    responses((status = 200, description = "What listens inside, on any address.", body = Vec<PortAnswer>)),
+)]
 async fn list(
     Caller(app): Caller,
     SandboxId(id): SandboxId,

@@ -28,7 +28,7 @@ use super::access::Access;
 use super::caller::OnBehalfOf;
 use super::error::{Error, Refusal};
 use super::socket::Socket;
-use super::{App, mcp, ports, rest};
+use super::{App, mcp, openapi, ports, rest};
 use crate::config::{self, Config};
 use crate::supervisor::Supervisor;
 
@@ -87,7 +87,7 @@ pub async fn serve(
 
 fn router(app: Arc<App>, mcp: Router, access: Access) -> Router {
     let inside = ports::Inside::new(Arc::clone(&app), access.clone());
-    rest::routes()
+    let router = rest::routes()
         .with_state(app)
         .merge(mcp)
         .layer(DefaultBodyLimit::disable())
@@ -97,7 +97,9 @@ fn router(app: Arc<App>, mcp: Router, access: Access) -> Router {
         // Pages from inside have rules of their own for all of these.
         .merge(ports::proxied().with_state(inside.clone()))
         .layer(from_fn_with_state(inside, ports::by_name))
-        .layer(from_fn(observe))
+        .layer(from_fn(observe));
+    debug_assert_eq!(openapi::differences(&router), [""; 0]);
+    router
 }
 
 /// Outermost: a panic becomes an answer, every answer its common headers, every request a line.
@@ -137,14 +139,14 @@ async fn check_sender(
     Ok(next.run(request).await)
 }
 
-/// Finds out on whose behalf a request is. `/health` says nothing that a connection does not, and what
-/// watches a service has no key.
+/// Finds out on whose behalf a request is. What watches a service has no key: `/health` says nothing that
+/// a connection does not. Nor does the description of the interface, which is the same everywhere.
 async fn check_key(
     State(access): State<Access>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
-    if request.uri().path() != "/health" {
+    if !openapi::is_public(request.uri().path()) {
         let owner = access.now().caller(request.headers())?;
         request.extensions_mut().insert(OnBehalfOf(owner));
     }

@@ -17,6 +17,7 @@ use super::App;
 use super::body::{self, Chunks, Failure};
 use super::caller::Caller;
 use super::error::{Limit, Refusal};
+use super::openapi;
 use super::rest::SandboxId;
 use crate::supervisor::{Supervisor, Upload};
 
@@ -34,6 +35,21 @@ struct UploadQuery {
     file_path: Option<String>,
 }
 
+/// Upload a file
+///
+/// The path is `file_path`, in the form or in the query, else the name that the form gives the
+/// file. A path that ends in a slash is a directory, to which the name is added. Directories are
+/// made, and what is there is replaced.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/upload",
+    operation_id = "upload_file",
+    tag = "files",
+    params(("file_path" = Option<String>, Query, description = "Path of the file.")),
+    request_body(content = openapi::UploadForm, content_type = "multipart/form-data"),
+    responses((status = 200, description = "It is there, whole.", body = openapi::Uploaded)),
+    extensions(("x-errors" = json!(["bad_query", "unsupported_content_type", "bad_multipart", "broken_body", "body_timeout", "invalid_utf8", "invalid_field", "upload_too_large", "upload_failed", "files"]))),
+)]
 pub(crate) async fn upload(
     Caller(app): Caller,
     SandboxId(id): SandboxId,

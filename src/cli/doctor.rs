@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::Common;
+use crate::gpu::Gpus;
 use crate::isolation::cgroup::Layout;
 use crate::isolation::host::probe_pidfd;
 use crate::isolation::seccomp::Filters;
@@ -89,6 +90,7 @@ pub fn main(common: &Common, args: &DoctorArgs) -> Result<ExitCode, String> {
     ];
     items.extend(cgroups());
     items.push(descriptors());
+    items.push(gpus(&common.load()?.gpus));
     if items.iter().all(|i| i.present || !i.required) {
         items.push(sandbox(common)?);
     }
@@ -264,6 +266,35 @@ fn descriptors() -> Item {
         )),
         "",
     )
+}
+
+/// GPUs and how they were found, whether or not sandboxes may have them.
+fn gpus(config: &crate::config::Gpus) -> Item {
+    let found = Gpus::find(&config.driver_root);
+    let mend = match &found {
+        Ok(_) => String::new(),
+        Err(missing) => missing.mend.clone(),
+    };
+    let described = found.map(|gpus| {
+        let names = gpus
+            .devices()
+            .iter()
+            .map(|device| device.names().join(" = "));
+        let given = if config.enabled {
+            ""
+        } else {
+            "; sandboxes get none: [gpus] enabled is false"
+        };
+        let notes = gpus.notes().iter().map(|note| format!("; {note}"));
+        format!(
+            "{} {}{given}{}",
+            names.collect::<Vec<_>>().join(", "),
+            gpus.how(),
+            notes.collect::<String>()
+        )
+    });
+    let described = described.map_err(|missing| missing.looked_for.join("; "));
+    Item::new("gpus", described, &mend).optional()
 }
 
 /// The proof: a sandbox that runs code. Only with a base mirror, which `doctor` does not build.

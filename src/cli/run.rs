@@ -14,7 +14,9 @@ use super::Common;
 use super::client::Client;
 use crate::network::Policy;
 use crate::supervisor::host::running_service;
-use crate::supervisor::{CreateSpec, Ending, Event, ExecuteSpec, Prepared, Restore, Supervisor};
+use crate::supervisor::{
+    CreateSpec, Ending, Event, ExecuteSpec, Prepared, Restore, Supervisor, Wish,
+};
 
 /// As timeout(1) has it.
 const EXIT_TIMED_OUT: u8 = 124;
@@ -49,6 +51,9 @@ pub struct RunArgs {
     /// What the script may reach: none, packages, open, or hosts separated by commas
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     network: Option<Policy>,
+    /// GPUs: all, a number of them, or UUIDs (or device=0,1) separated by commas
+    #[arg(long, value_name = "WHICH")]
+    gpus: Option<Wish>,
     /// Copy the files that the script left in its working directory into DIR
     #[arg(long, value_name = "DIR")]
     keep_files: Option<PathBuf>,
@@ -76,6 +81,7 @@ pub fn main(common: &Common, args: &RunArgs) -> Result<ExitCode, String> {
             memory_bytes: args.memory,
             cpus: args.cpus,
             network: args.network.clone(),
+            gpus: args.gpus.clone(),
             ..CreateSpec::default()
         },
         timeout: args.timeout.map(duration).transpose()?,
@@ -277,6 +283,9 @@ async fn through_service(address: &str, job: Job) -> Result<ExitCode, String> {
     }
     if let Some(network) = &job.create.network {
         create["network"] = json!(network);
+    }
+    if let Some(gpus) = &job.create.gpus {
+        create["gpus"] = json!(gpus);
     }
     let created = client.json("POST", "/sandbox/create", &create).await?;
     let id = created["sandbox_id"]

@@ -105,10 +105,11 @@ impl Nursery {
         Process::new(pidfd)
     }
 
-    /// Starts a sandbox in its cgroup; its init is still to be awaited ([`StartingInit::ready`]).
+    /// Starts a sandbox in its cgroup, with the tree of what `spec` says is granted; its init is still to be awaited ([`StartingInit::ready`]).
     pub async fn start_sandbox(
         &self,
         mut spec: SandboxSpec,
+        granted: Option<BorrowedFd<'_>>,
         cgroup: &SandboxCgroup,
     ) -> Result<StartingInit, Error> {
         let (ours, theirs) = channel::pair().context("make a socket pair")?;
@@ -123,6 +124,7 @@ impl Nursery {
         spec.layered = self.layered;
         let mut fds = vec![theirs.as_fd(), dir.as_fd()];
         fds.extend(mounts.iter().flatten().map(AsFd::as_fd));
+        fds.extend(granted);
         fds.extend(joins.iter().map(AsFd::as_fd));
         let pidfd = self.ask(NurseryVerb::Sandbox(spec), &fds).await?;
         drop(theirs);

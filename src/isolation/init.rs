@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::channel::{self, Packet};
 use super::error::{Context, Error};
+use super::grant::GRANT;
 use super::identity::{Limits, Root, Sealed, reduce_init};
 use super::inbox::{Event, Inbox};
 use super::seccomp::Filters;
@@ -81,11 +82,15 @@ fn set_up(spec: &SandboxSpec, go: BorrowedFd<'_>, rest: &[OwnedFd]) -> Result<()
     setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))
         .context("become root inside")?;
     unshare_namespaces(spec)?;
-    let (mounts, joins) = rest.split_at(if spec.root_from_host { 2 } else { 0 });
+    let (mounts, rest) = rest.split_at(if spec.root_from_host { 2 } else { 0 });
+    let (grants, joins) = rest.split_at(usize::from(spec.granted.is_some()).min(rest.len()));
     rootfs::make_private()?;
     if let [stage, merged] = mounts {
         rootfs::attach(stage.as_fd(), rootfs::STAGE)?;
         rootfs::attach(merged.as_fd(), rootfs::MERGED)?;
+    }
+    for tree in grants {
+        rootfs::attach(tree.as_fd(), GRANT)?;
     }
     rootfs::enter(spec)?;
     nix::unistd::sethostname(HOSTNAME).context("set the host name")?;

@@ -6,6 +6,7 @@ pub mod channel;
 mod dial;
 mod error;
 mod filework;
+pub mod grant;
 pub mod host;
 mod host_root;
 mod identity;

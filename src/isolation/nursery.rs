@@ -17,6 +17,7 @@ use rustix::mount::{MountFlags, OpenTreeFlags, open_tree};
 
 use super::channel::{self, Packet};
 use super::error::{Context, Error};
+use super::grant::GRANT;
 use super::inbox::{Event, Inbox};
 use super::rootfs::{
     DEVICES, LAYER, MIRROR, STAGE, attach, bind, lowers, make_file, make_private, mount, pivot,
@@ -68,6 +69,7 @@ fn set_up(packet: Packet) -> Result<Nursery, Error> {
     enter_root(&trees)?;
     Ok(Nursery {
         filters: Filters::default_profile()?,
+        gpu_filters: Filters::gpu_profile()?,
         zygote_filters: Filters::zygote_profile()?,
         layered,
     })
@@ -87,7 +89,7 @@ fn inherited(name: &str) -> Result<OwnedFd, Error> {
 fn enter_root(trees: &[(&str, OwnedFd)]) -> Result<(), Error> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV;
     mount("tmpfs", ROOT, plain, "size=1m,mode=755")?;
-    for dir in [STAGE, "/proc", "/dev"] {
+    for dir in [STAGE, GRANT, "/proc", "/dev"] {
         fs::create_dir(format!("{ROOT}{dir}")).context(format!("make {dir}"))?;
     }
     for (dir, tree) in trees {
@@ -113,6 +115,8 @@ fn enter_root(trees: &[(&str, OwnedFd)]) -> Result<(), Error> {
 
 struct Nursery {
     filters: Filters,
+    /// Of sandboxes that are given GPUs.
+    gpu_filters: Filters,
     zygote_filters: Filters,
     layered: bool,
 }
@@ -192,7 +196,11 @@ impl Nursery {
         match sys::fork_into(flags as u64, Some(cgroup.as_fd())).context("clone init")? {
             sys::Fork::Child => {
                 drop(go);
-                init::main(spec, &self.filters, waiting.as_fd(), fds)
+                let filters = match spec.granted {
+                    None => &self.filters,
+                    Some(_) => &self.gpu_filters,
+                };
+                init::main(spec, filters, waiting.as_fd(), fds)
             }
             sys::Fork::Parent { pid, pidfd } => {
                 // Two parts: root inside is the mirror's owner, so that base files look

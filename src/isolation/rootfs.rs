@@ -12,6 +12,7 @@ use std::path::Path;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use super::error::{Context, Error};
+use super::grant;
 use super::spec::{HOME, SandboxSpec, USER_ID};
 
 /// Where the nursery keeps the mirror, in its own root.
@@ -32,13 +33,14 @@ pub const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tt
 
 /// Files of `/proc` that tell of the host or of other sandboxes, hidden behind `/dev/null` (files)
 /// or an empty directory. runc's list, and what names the host: its command line, disks, modules.
-const MASKED: [&str; 22] = [
+const MASKED: [&str; 23] = [
     "acpi",
     "asound",
     "bus",
     "cmdline",
     "config.gz",
     "diskstats",
+    "driver",
     "fs",
     "interrupts",
     "iomem",
@@ -133,7 +135,7 @@ fn plan(spec: &SandboxSpec) -> Vec<Op> {
         kind: "tmpfs",
         path: merged("/dev"),
         flags: MountFlags::NOSUID.union(MountFlags::NOEXEC),
-        data: "size=64k,nr_inodes=64,mode=755".into(),
+        data: format!("size=64k,nr_inodes={},mode=755", dev_inodes(spec)),
     });
     for name in DEVICES {
         ops.push(Op::Device {
@@ -189,6 +191,11 @@ fn plan(spec: &SandboxSpec) -> Vec<Op> {
     ops
 }
 
+/// Files of `/dev`: a place for each node that is given, and directories for them.
+fn dev_inodes(spec: &SandboxSpec) -> usize {
+    64 + 2 * spec.granted.as_ref().map_or(0, grant::Granted::nodes)
+}
+
 /// What is below a sandbox's own files, topmost first, as overlayfs takes it.
 pub fn lowers(layered: bool) -> String {
     if layered {
@@ -214,6 +221,9 @@ pub fn enter(spec: &SandboxSpec) -> Result<(), Error> {
         op.carry_out()?;
     }
     link_font_lists().context("link matplotlib's font list")?;
+    if let Some(granted) = &spec.granted {
+        grant::give(granted)?;
+    }
     pivot(MERGED)
 }
 

@@ -18,6 +18,13 @@
 //! few calls more that forking into a sandbox takes (`seccomp/zygote.json`). Its kernels inherit them,
 //! and install theirs above.
 //!
+//! Sandboxes with GPUs have filters with a few calls more (`seccomp/gpu.json`), which a zygote's let
+//! through for the kernels that inherit them. The ioctl(2) numbers of the drivers need no rule: `refuse`
+//! names three of terminals, and those of nvidia.ko are of type `F` with the size of their argument above
+//! (`0xc0..46..`), those of nvidia-uvm.ko are small numbers and `0x30000001` and up
+//! (kernel-open/common/inc/nv-ioctl.h, kernel-open/nvidia-uvm/uvm_ioctl.h of
+//! NVIDIA/open-gpu-kernel-modules).
+//!
 //! The kernel runs every filter and takes the strictest answer, of equal ones that of the filter
 //! installed last. `refuse` comes last because it ends `seccomp(2)` and `PR_SET_SECCOMP`, which
 //! installing the others needs.
@@ -37,6 +44,9 @@ const ZYGOTE_PROFILE: &[u8] = include_bytes!("../../seccomp/zygote.json");
 /// No profile is written for this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 const DEFAULT_PROFILE: Option<&[u8]> = None;
+
+/// Calls that sandboxes with GPUs may make beside those, and no others.
+const GPU_PROFILE: &[u8] = include_bytes!("../../seccomp/gpu.json");
 
 /// The filters of a profile in the order in which they are installed.
 const INSTALL_ORDER: [&str; 3] = ["allow", "sockets", "refuse"];
@@ -78,11 +88,18 @@ impl Filters {
         Self::compile(DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?)
     }
 
-    /// Compiles what a zygote runs under: the default profile, what `seccomp/zygote.json` allows beside
-    /// it, and without the rules that it lifts.
+    /// Compiles what a zygote runs under: the default profile, what `seccomp/zygote.json` and
+    /// `seccomp/gpu.json` allow beside it, and without the rules that they lift.
     pub fn zygote_profile() -> Result<Self, SeccompError> {
         let profile = DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?;
-        Self::compile(&widened(profile, ZYGOTE_PROFILE).ok_or(SeccompError::Names)?)
+        let profile = widened(profile, ZYGOTE_PROFILE).ok_or(SeccompError::Names)?;
+        Self::compile(&widened(&profile, GPU_PROFILE).ok_or(SeccompError::Names)?)
+    }
+
+    /// Compiles what processes of sandboxes with GPUs run under.
+    pub fn gpu_profile() -> Result<Self, SeccompError> {
+        let profile = DEFAULT_PROFILE.ok_or(SeccompError::Architecture)?;
+        Self::compile(&widened(profile, GPU_PROFILE).ok_or(SeccompError::Names)?)
     }
 
     fn compile(profile: &[u8]) -> Result<Self, SeccompError> {
@@ -171,7 +188,7 @@ mod tests {
     #[test]
     fn every_rule_gives_its_reason() {
         let profile: serde_json::Value =
-            serde_json::from_slice(DEFAULT_PROFILE.unwrap()).expect("the profile is JSON");
+            serde_json::from_slice(&gpu_profile()).expect("the profile is JSON");
         for (name, filter) in profile.as_object().unwrap() {
             let rules = filter["filter"].as_array().unwrap();
             assert!(!rules.is_empty(), "{name} has no rules");
@@ -182,10 +199,14 @@ mod tests {
         }
     }
 
+    fn gpu_profile() -> Vec<u8> {
+        widened(DEFAULT_PROFILE.unwrap(), GPU_PROFILE).expect("the addition is one to allow")
+    }
+
     #[test]
     fn no_call_is_listed_twice() {
         let profile: serde_json::Value =
-            serde_json::from_slice(DEFAULT_PROFILE.unwrap()).expect("the profile is JSON");
+            serde_json::from_slice(&gpu_profile()).expect("the profile is JSON");
         let mut seen = std::collections::BTreeSet::new();
         for rule in profile["allow"]["filter"].as_array().unwrap() {
             assert!(seen.insert(rule["syscall"].as_str().unwrap()), "{rule}");
@@ -250,6 +271,36 @@ mod tests {
 
         let device = in_filtered_thread(|| mknod("device", SFlag::S_IFCHR, Mode::empty(), 0));
         assert_eq!(device, Err(Errno::EPERM));
+    }
+
+    /// With GPUs a process may make the calls that the addition names, and everything else is answered
+    /// as without.
+    #[test]
+    fn the_addition_changes_the_answers_to_what_it_names_only() {
+        let more: serde_json::Value = serde_json::from_slice(GPU_PROFILE).unwrap();
+        let named = more["allow"].as_array().unwrap().len();
+        let (default, gpu) = (
+            Filters::default_profile().unwrap(),
+            Filters::gpu_profile().unwrap(),
+        );
+        assert_eq!(default.programs[1..], gpu.programs[1..]);
+        let answers = |filters: &Filters| -> Vec<Option<u32>> {
+            let program = &filters.programs[0];
+            let architecture = program[1].k;
+            let numbers = (0..2048).chain([u32::MAX]);
+            numbers
+                .map(|number| compact::answer(program, architecture, number))
+                .collect()
+        };
+        let changed: Vec<usize> = answers(&default)
+            .iter()
+            .zip(&answers(&gpu))
+            .enumerate()
+            .filter_map(|(number, (before, after))| (before != after).then_some(number))
+            .collect();
+        assert_eq!(changed.len(), named);
+        // mbind and set_mempolicy.
+        assert_eq!(changed, [237, 238]);
     }
 
     #[test]

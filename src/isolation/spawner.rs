@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 
 use super::channel;
 use super::error::{Context, Error};
+use super::grant::{Grant, assemble};
 use super::host::read_answer;
 use super::host_root::{HostRoots, Lowers, tmpfs_takes_user_xattrs};
 use super::nursery::ROOT;
@@ -81,10 +82,16 @@ impl SpawnedNursery {
     }
 }
 
-struct Job {
-    lower: Lower,
-    home: Home,
-    done: oneshot::Sender<Result<SpawnedNursery, Error>>,
+enum Job {
+    Nursery {
+        lower: Lower,
+        home: Home,
+        done: oneshot::Sender<Result<SpawnedNursery, Error>>,
+    },
+    Grant {
+        grant: Grant,
+        done: oneshot::Sender<Result<OwnedFd, Error>>,
+    },
 }
 
 /// The thread. Every nursery that it started dies with it, at the latest when the value is dropped.
@@ -115,12 +122,22 @@ impl Spawner {
             .name("nurseries".into())
             .spawn(move || {
                 let place = own_mounts();
-                for Job { lower, home, done } in waiting {
-                    let spawned = match &place {
-                        Ok(()) => spawn(&image, lower, &home, roots.as_ref()),
-                        Err(e) => Err(Error::Refused(e.to_string())),
-                    };
-                    let _ = done.send(spawned);
+                let ready = || match &place {
+                    Ok(()) => Ok(()),
+                    Err(e) => Err(Error::Refused(e.to_string())),
+                };
+                // Whoever waits may have given up.
+                for job in waiting {
+                    match job {
+                        Job::Nursery { lower, home, done } => {
+                            let spawned =
+                                ready().and_then(|()| spawn(&image, lower, &home, roots.as_ref()));
+                            let _ = done.send(spawned);
+                        }
+                        Job::Grant { grant, done } => {
+                            let _ = done.send(ready().and_then(|()| assemble(&grant, ROOT)));
+                        }
+                    }
                 }
             })
             .context("start a thread")?;
@@ -140,9 +157,19 @@ impl Spawner {
         let (done, spawned) = oneshot::channel();
         if let Some(jobs) = &self.jobs {
             // Whoever waits learns of a thread that is gone from the closed channel.
-            let _ = jobs.send(Job { lower, home, done });
+            let _ = jobs.send(Job::Nursery { lower, home, done });
         }
         spawned
+    }
+
+    /// Makes the tree of what a sandbox is given.
+    pub async fn assemble(&self, grant: Grant) -> Result<OwnedFd, Error> {
+        let (done, assembled) = oneshot::channel();
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(Job::Grant { grant, done });
+        }
+        let gone = |_| Error::Refused("the thread of nurseries ended".into());
+        assembled.await.map_err(gone)?
     }
 }
 

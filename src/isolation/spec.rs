@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::grant::Granted;
+
 pub use crate::mirror::MIRROR_OWNER;
 
 /// Ids of one service's sandboxes: its block starts at `MIRROR_OWNER + BLOCK_IDS * k`, k ≥ 1.
@@ -64,8 +66,8 @@ pub enum NurseryVerb {
         filtered: bool,
     },
     /// Start a sandbox. Descriptors: `[0]` init's socket, `[1]` cgroup v2 directory; with
-    /// `root_from_host`, `[2]` the stage and `[3]` the merged root as detached mounts; then the
-    /// `cgroup.procs` files of v1 hierarchies.
+    /// `root_from_host`, `[2]` the stage and `[3]` the merged root as detached mounts; with `granted`,
+    /// the tree of it ([`super::grant`]); then the `cgroup.procs` files of v1 hierarchies.
     Sandbox(SandboxSpec),
 }
 
@@ -98,6 +100,9 @@ pub struct SandboxSpec {
     pub rlimits: BTreeMap<String, u64>,
     /// Added to the OOM score of commands, so that init outlives them.
     pub oom_score_adj: u32,
+    /// What of the host it is given. Its processes have the filters of sandboxes with GPUs then.
+    #[serde(default)]
+    pub granted: Option<Granted>,
     /// Left out on purpose, by tests only.
     #[serde(default)]
     pub ablation: Ablation,

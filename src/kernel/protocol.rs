@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.
@@ -64,6 +64,8 @@ pub enum ToZygote<'a> {
         /// Classic BPF programs (arrays of `struct sock_filter`, native byte order), base64, to be
         /// installed by every kernel in this order as its last privileged act.
         filters: &'a [String],
+        /// What those of sandboxes with GPUs install instead.
+        gpu_filters: &'a [String],
         /// Modules to import before the first fork, in order.
         preload: &'a [String],
         /// Environment of every kernel: nothing of the zygote's own is kept. The zygote adds
@@ -82,6 +84,8 @@ pub enum ToZygote<'a> {
         threads: u32,
         /// Added to `/proc/self/oom_score_adj`: the kernel dies before init does (0 to 1000).
         oom_score_adj: u32,
+        /// The sandbox has GPUs: its kernel installs the `gpu_filters` of the start.
+        gpu: bool,
     },
 }
 

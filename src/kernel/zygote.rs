@@ -56,6 +56,17 @@ pub struct ForkSpec {
     pub threads: u32,
     /// Of the kernel.
     pub oom_score_adj: u32,
+    /// The sandbox has GPUs.
+    pub gpu: bool,
+}
+
+/// What kernels install.
+#[derive(Debug, Clone, Copy)]
+pub struct FilterSets<'a> {
+    /// In most sandboxes.
+    pub default: &'a Filters,
+    /// In those with GPUs.
+    pub gpu: &'a Filters,
 }
 
 /// A running zygote.
@@ -80,7 +91,7 @@ impl Zygote {
     /// `without` of their lock-down out: [`ToZygote::Start`].
     pub async fn start(
         nursery: &Nursery,
-        filters: Option<&Filters>,
+        filters: Option<FilterSets<'_>>,
         preload: &[String],
         without: &[&str],
         longest: Duration,
@@ -145,6 +156,7 @@ impl Zygote {
             rlimits: &spec.rlimits,
             threads: spec.threads,
             oom_score_adj: spec.oom_score_adj,
+            gpu: spec.gpu,
         };
         let exchange = async {
             self.channel
@@ -221,21 +233,20 @@ impl Zygote {
 /// Has a zygote import everything; gives what could not be imported.
 async fn import(
     channel: &Channel,
-    filters: Option<&Filters>,
+    filters: Option<FilterSets<'_>>,
     preload: &[String],
     without: &[&str],
     longest: Duration,
 ) -> Result<Vec<String>, Error> {
-    let filters: Vec<String> = filters
-        .map(Filters::as_bytes)
-        .unwrap_or_default()
-        .iter()
-        .map(|f| BASE64_STANDARD.encode(f))
-        .collect();
+    let encoded = |filters: Option<&Filters>| -> Vec<String> {
+        let programs = filters.map(Filters::as_bytes).unwrap_or_default();
+        programs.iter().map(|f| BASE64_STANDARD.encode(f)).collect()
+    };
     channel
         .send_json(
             &ToZygote::Start {
-                filters: &filters,
+                filters: &encoded(filters.map(|f| f.default)),
+                gpu_filters: &encoded(filters.map(|f| f.gpu)),
                 preload,
                 env: &super::base_env(),
                 without,

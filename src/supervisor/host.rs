@@ -123,6 +123,8 @@ pub struct Host {
     pub spawner: Spawner,
     /// What every process of user code installs.
     pub filters: Filters,
+    /// The same in sandboxes with GPUs: as many, one of which lists more.
+    pub gpu_filters: Filters,
     /// Left out on purpose, by tests only.
     pub ablation: Ablation,
     /// What sandboxes reach, they reach through this.
@@ -156,6 +158,7 @@ impl Host {
             cgroup,
             spawner,
             filters: Filters::default_profile()?,
+            gpu_filters: Filters::gpu_profile()?,
             ablation,
             egress,
             mirror,

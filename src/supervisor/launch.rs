@@ -66,7 +66,7 @@ impl Context {
         let zygote = sandbox.realm.zygote().await?;
         let (mut env, threads) = sandbox.kernel_settings();
         env.extend(self.env.clone());
-        let spec = setup::fork_spec(&host.config.limits, threads);
+        let spec = setup::fork_spec(&host.config.limits, threads, sandbox.has_gpus());
         let init = sandbox.init.process().pidfd();
         let forked = Forked::start(&zygote, init, &sandbox.cgroup, &self.leaf, &spec).await?;
         let mut kernel = forked.join(&sandbox.place()).await?;

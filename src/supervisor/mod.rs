@@ -11,6 +11,7 @@ mod dependencies;
 mod ended;
 mod error;
 mod files;
+mod gpus;
 mod history;
 pub mod host;
 mod install;
@@ -62,6 +63,7 @@ use crate::isolation;
 pub use crate::isolation::spec::HOME;
 use crate::mirror::Layers;
 use crate::network::Policy;
+use gpus::GpuTable;
 use host::Host;
 use mirrors::{Mirrors, Site};
 use owner::Scope;
@@ -94,6 +96,7 @@ struct Inner {
     stopping: CancellationToken,
     registry: Mutex<Registry>,
     tasks: Mutex<JoinSet<()>>,
+    gpus: Arc<GpuTable>,
     filler: Mutex<Option<AbortHandle>>,
     draining: AtomicBool,
 }
@@ -168,6 +171,7 @@ impl Supervisor {
             stopping: CancellationToken::new(),
             registry: Mutex::default(),
             tasks: Mutex::default(),
+            gpus: Arc::default(),
             filler: Mutex::default(),
             draining: AtomicBool::new(false),
         });
@@ -243,6 +247,14 @@ impl Supervisor {
         self.refuse_draining()?;
         let _room = self.take_room(plan.owner.clone())?;
         let site = self.site(wanted.as_deref()).await?;
+        if let Some(wish) = &plan.wish {
+            let lease = self.inner.gpus.take(wish, &self.config().gpus).await?;
+            for (name, value) in &lease.env {
+                let own = plan.env.entry(name.clone());
+                own.or_insert_with(|| value.clone());
+            }
+            plan.gpus = Some(lease);
+        }
         let sandbox = self.obtain(&site, &plan).await.map_err(|e| {
             tracing::error!("failed to create a sandbox: {e}");
             Error::new(

@@ -51,6 +51,8 @@ impl Plan {
             idle: None,
             env: BTreeMap::new(),
             network: config.network.default.clone(),
+            wish: None,
+            gpus: None,
         }
     }
 
@@ -114,13 +116,24 @@ impl Plan {
         if let Some(network) = spec.network {
             plan.network = network;
         }
+        let gpus = &config.gpus;
+        let wish = spec.gpus.unwrap_or_else(|| gpus.default.clone());
+        if !wish.is_none() {
+            if !gpus.enabled {
+                return Err(super::gpus::disabled());
+            }
+            plan.wish = Some(wish);
+        }
         Ok(plan)
     }
 
-    /// Whether a sandbox prepared to `other` has the file system that this plan asks for: what
+    /// Whether a sandbox prepared to `other` has the file system that this plan asks for, and no GPUs: what
     /// cannot be changed any more. The rest is set at the claim.
     pub fn same_files(&self, other: &Self) -> bool {
-        self.disk_bytes == other.disk_bytes && self.limits.memory_bytes >= other.limits.memory_bytes
+        let without_gpus = self.wish.is_none() && other.wish.is_none();
+        without_gpus
+            && self.disk_bytes == other.disk_bytes
+            && self.limits.memory_bytes >= other.limits.memory_bytes
     }
 }
 

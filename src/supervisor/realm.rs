@@ -14,7 +14,7 @@ use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::host::Nursery;
 use crate::isolation::spawner::{Home, Lower, SpawnedNursery};
 use crate::isolation::spec::BLOCK_IDS;
-use crate::kernel::zygote::{START_TIMEOUT, Zygote};
+use crate::kernel::zygote::{FilterSets, START_TIMEOUT, Zygote};
 
 /// Leaf of a layered mirror's cgroup that its nursery lives in.
 const LEAF: &str = "init";
@@ -137,7 +137,10 @@ impl Realm {
 
     async fn start_zygote(&self) -> Result<Arc<Zygote>, Error> {
         let ablation = self.host.ablation;
-        let filters = (!ablation.no_seccomp).then_some(&self.host.filters);
+        let filters = (!ablation.no_seccomp).then_some(FilterSets {
+            default: &self.host.filters,
+            gpu: &self.host.gpu_filters,
+        });
         let mut without = Vec::new();
         if ablation.keep_capabilities {
             without.push("drop_bounding_set");

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::checkpoints::Checkpoint;
 use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
+use super::gpus::GpuLease;
 use super::host::Host;
 use super::install::Installs;
 use super::network::{self, Network};
@@ -29,10 +30,11 @@ use super::ports::Ports;
 use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
-use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState};
-use super::workspaces::Bench;
+use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState, Wish};
+use super::workspaces::WorkspaceState;
 use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
+use crate::isolation::grant::Granted;
 use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
 use crate::kernel::handle::Place;
@@ -69,7 +71,8 @@ pub struct Sandbox {
     pub(super) installs: Installs,
     pub(super) ports: Ports,
     /// Of the tools for workspaces.
-    pub(super) bench: Bench,
+    pub(super) workspace: WorkspaceState,
+    gpus: Option<Arc<GpuLease>>,
     claim: Mutex<Claim>,
 }
 
@@ -108,6 +111,10 @@ pub struct Plan {
     pub env: BTreeMap<String, String>,
     /// What may be reached.
     pub network: Policy,
+    /// GPUs that it asks for.
+    pub wish: Option<Wish>,
+    /// Those that it gets, once they are taken for it.
+    pub gpus: Option<Arc<GpuLease>>,
 }
 
 /// See [`Sandbox::begin_use`].
@@ -142,18 +149,22 @@ impl Sandbox {
         };
         let cgroup = host.cgroup.sandbox(&id)?;
         let config = &host.config.limits;
+        let gpus = plan.gpus.clone();
+        let grant = gpus.as_deref().map(|lease| &lease.grant);
         let spec = SandboxSpec {
             user_id: user.id(),
             disk_bytes: setup::upper_bytes(plan, config),
             inodes: setup::inodes(plan, config),
             root_from_host: false,
             layered: false,
-            rlimits: setup::rlimits(config, plan.disk_bytes),
+            rlimits: setup::rlimits(config, plan.disk_bytes, gpus.is_some()),
             oom_score_adj: OOM_SCORE_ADJ,
+            granted: grant.map(Granted::from),
             ablation: host.ablation,
         };
-        let fork = setup::fork_spec(config, setup::threads(plan.limits.cpus));
-        let made = setup::set_up(realm, spec, &cgroup, limits, &fork, user.host_id()).await;
+        let fork = setup::fork_spec(config, setup::threads(plan.limits.cpus), gpus.is_some());
+        let host_id = user.host_id();
+        let made = setup::set_up(realm, spec, grant, &cgroup, limits, &fork, host_id).await;
         let (init, kernel) = match made {
             Ok(made) => made,
             Err(e) => {
@@ -185,7 +196,8 @@ impl Sandbox {
             network: Network::new(&id),
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
-            bench: Bench::default(),
+            gpus,
+            workspace: WorkspaceState::default(),
             claim: Mutex::new(Claim {
                 owner: None,
                 name: id.clone(),
@@ -265,7 +277,13 @@ impl Sandbox {
             } else {
                 SandboxState::Idle
             },
+            gpus: self.gpus.iter().flat_map(|l| l.ids().to_vec()).collect(),
         }
+    }
+
+    /// Whether it has GPUs.
+    pub(super) fn has_gpus(&self) -> bool {
+        self.gpus.is_some()
     }
 
     /// Notes a request.

@@ -2,6 +2,7 @@
 //! follow from a plan.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -13,6 +14,7 @@ use super::sandbox::Plan;
 use crate::config::Limits;
 use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
+use crate::isolation::grant::Grant;
 use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
 use crate::kernel::handle::{Forked, Kernel, Place};
@@ -31,6 +33,7 @@ const MAX_PENDING: u64 = 128;
 pub(super) async fn set_up(
     realm: &Realm,
     spec: SandboxSpec,
+    grant: Option<&Grant>,
     cgroup: &SandboxCgroup,
     limits: &CgroupLimits,
     fork: &ForkSpec,
@@ -38,10 +41,16 @@ pub(super) async fn set_up(
 ) -> Result<(Init, Kernel), isolation::Error> {
     let started = Instant::now();
     let zygote = realm.zygote().await?;
+    let granted = match grant {
+        Some(grant) => Some(realm.host.spawner.assemble(grant.clone()).await?),
+        None => None,
+    };
+    let granted = granted.as_ref().map(AsFd::as_fd);
     // Polled in this order: the limits are set while the nursery clones, and before init goes on.
-    let (starting, limited) = tokio::join!(realm.nursery.start_sandbox(spec, cgroup), async {
-        cgroup.set_limits(limits)
-    });
+    let (starting, limited) =
+        tokio::join!(realm.nursery.start_sandbox(spec, granted, cgroup), async {
+            cgroup.set_limits(limits)
+        });
     let starting = starting?;
     limited?;
     let cloned = started.elapsed();
@@ -79,12 +88,13 @@ pub(super) fn place<'a>(
     }
 }
 
-/// The same for every sandbox: nothing of one may enter the zygote's memory.
-pub(super) fn fork_spec(limits: &Limits, threads: u32) -> ForkSpec {
+/// The same for every sandbox, or every one with GPUs: nothing of one may enter the zygote's memory.
+pub(super) fn fork_spec(limits: &Limits, threads: u32, gpu: bool) -> ForkSpec {
     ForkSpec {
-        rlimits: rlimits(limits, limits.max_disk_bytes),
+        rlimits: rlimits(limits, limits.max_disk_bytes, gpu),
         threads,
         oom_score_adj: OOM_SCORE_ADJ,
+        gpu,
     }
 }
 
@@ -129,13 +139,27 @@ pub(super) fn upper_bytes(plan: &Plan, limits: &Limits) -> u64 {
         .min(memory_bytes - memory_bytes / 8 - for_inodes)
 }
 
-pub(super) fn rlimits(limits: &Limits, disk_bytes: u64) -> BTreeMap<String, u64> {
+/// Memory that a process may lock. With GPUs as much as a sandbox may have, which the cgroup bounds: the
+/// vendor starts containers without a limit, as transfers go from and to locked memory. A user namespace
+/// cannot raise the limit above the service's own.
+fn locked_bytes(limits: &Limits, gpu: bool) -> u64 {
+    const MOST: u64 = 64 * 1024;
+    if !gpu {
+        return MOST;
+    }
+    let own = rustix::process::getrlimit(rustix::process::Resource::Memlock).maximum;
+    limits.max_memory_bytes.min(own.unwrap_or(u64::MAX))
+}
+
+/// `RLIMIT_AS` is not among them: memory is the cgroup's to limit, and a CUDA context reserves more
+/// addresses than any machine has memory.
+pub(super) fn rlimits(limits: &Limits, disk_bytes: u64, gpu: bool) -> BTreeMap<String, u64> {
     [
         ("RLIMIT_NOFILE", limits.open_files),
         // Not 0: a piped core_pattern of the host ignores 0, but not 1 (core(5)).
         ("RLIMIT_CORE", 1),
         ("RLIMIT_FSIZE", disk_bytes),
-        ("RLIMIT_MEMLOCK", 64 * 1024),
+        ("RLIMIT_MEMLOCK", locked_bytes(limits, gpu)),
         ("RLIMIT_MSGQUEUE", 0),
         ("RLIMIT_SIGPENDING", MAX_PENDING),
     ]

@@ -14,6 +14,7 @@ use tokio::net::unix::pipe::Sender as PipeWriter;
 use tokio::sync::mpsc;
 
 pub use crate::config::OnDisconnect;
+pub use crate::gpu::Wish;
 use crate::isolation::channel::Channel;
 pub use crate::isolation::spec::WindowSize;
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
@@ -47,6 +48,8 @@ pub struct CreateSpec {
     pub network: Option<Policy>,
     /// Id or name of a mirror; default is the base.
     pub mirror: Option<String>,
+    /// Which GPUs; default is the service's, as a rule none.
+    pub gpus: Option<Wish>,
 }
 
 /// A sandbox as clients see it.
@@ -66,6 +69,8 @@ pub struct SandboxInfo {
     pub last_used_at: SystemTime,
     /// What it is doing.
     pub state: SandboxState,
+    /// GPUs that it has: UUIDs, or indices where those are not known.
+    pub gpus: Vec<String>,
 }
 
 /// What a sandbox is doing.

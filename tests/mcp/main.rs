@@ -7,6 +7,7 @@ mod call;
 mod clients;
 mod events;
 mod official;
+mod resources;
 mod rpc;
 mod seeds;
 mod sets;

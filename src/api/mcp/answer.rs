@@ -10,6 +10,7 @@ use rmcp::schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::resources;
 use crate::api::download::mime_of;
 use crate::api::error::Refusal;
 use crate::api::outcome::{Entry, Outcome, Verdict};
@@ -114,13 +115,14 @@ pub(crate) fn refusal_of(result: &CallToolResult) -> Option<Refusal> {
     Refusal::of_facts(facts, text.strip_suffix(&code).unwrap_or(text))
 }
 
-/// An execution's outcome. `base` is where the client reaches this service.
-pub(crate) fn python(outcome: Outcome, base: Option<&str>) -> CallToolResult {
+/// An execution's outcome. `base` is where the client reaches this service over HTTP, if it does; else
+/// files are linked to as resources.
+pub(crate) fn python(outcome: Outcome, sandbox_id: &str, base: Option<&str>) -> CallToolResult {
     let shown = Shown::of(&outcome.results);
     let text = describe(&outcome, &shown);
     let mut content = vec![ContentBlock::text(text)];
     content.extend(shown.images);
-    content.extend(links(&outcome.files, base));
+    content.extend(links(&outcome.files, sandbox_id, base));
     let failed = outcome.verdict.error.is_some();
     let structured = PythonAnswer {
         verdict: outcome.verdict,
@@ -307,10 +309,15 @@ pub(super) fn section(text: &mut String, title: &str, body: &str) {
 
 fn links<'a>(
     files: &'a [TouchedFile],
+    sandbox_id: &'a str,
     base: Option<&'a str>,
 ) -> impl Iterator<Item = ContentBlock> + 'a {
     let served = files.iter().filter_map(move |file| {
-        let uri = format!("{}{}", base?, file.url.as_deref()?);
+        let url = file.url.as_deref()?;
+        let uri = match base {
+            Some(base) => format!("{base}{url}"),
+            None => resources::uri(sandbox_id, &file.path),
+        };
         let name = file.path.rsplit('/').next().unwrap_or_default();
         let mut link = Resource::new(uri, name);
         link.mime_type = Some(mime_of(&file.path).to_owned());

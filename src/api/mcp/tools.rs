@@ -1,25 +1,20 @@
 //! The tools: arguments in, one call of the supervisor, an answer out. Their descriptions are all
 //! that a model knows of the service.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use futures_util::FutureExt;
-use rmcp::handler::server::tool::{ToolCallContext, schema_for_output};
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
-    ProgressNotificationParam, ProgressToken, ServerCapabilities, ServerConfig,
-};
-use rmcp::service::{Peer, RequestContext};
-use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
-use tokio::sync::mpsc;
+use rmcp::handler::server::tool::schema_for_output;
+use rmcp::model::{CallToolResult, ContentBlock};
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, tool, tool_router};
 
 use super::answer::{self, PythonAnswer, failure, success};
-use super::arguments::{self, Parameters};
+use super::arguments::Parameters;
+use super::progress::Progress;
 use super::schema::{
     Closed, CommandArguments, CreateArguments, ExecuteArguments, Files, NoArguments, ReadAnswer,
     ReadArguments, Sandbox, SandboxArguments, Sandboxes, WriteArguments, WriteEncoding, Written,
@@ -32,7 +27,8 @@ use crate::api::rest::execution_lost;
 use crate::api::wire::{CommandAnswer, Created, File, seconds};
 use crate::api::{App, whole};
 use crate::supervisor::{
-    CommandOutcome, CommandSpec, CreateSpec, Event, ExecuteSpec, Execution, LocalDirs, Supervisor,
+    CommandEvent, CommandOutcome, CommandSpec, CreateSpec, ExecuteSpec, Execution, LocalDirs,
+    Supervisor,
 };
 
 /// Bytes of a file that `read_file` gives as text or base64: what a model can take in at once.
@@ -45,7 +41,7 @@ const READ_IMAGE_BYTES: u64 = 5 * 1024 * 1024;
 #[derive(Clone)]
 pub(crate) struct Tools {
     app: Arc<App>,
-    set: Arc<ToolSet>,
+    pub(super) set: Arc<ToolSet>,
     local: LocalDirs,
 }
 
@@ -134,12 +130,13 @@ impl Tools {
         context: RequestContext<RoleServer>,
     ) -> CallToolResult {
         let base = base_of(&context);
+        let id = arguments.sandbox_id.clone();
         let cancelled = context.ct.clone();
         tokio::select! {
             // Dropping the other branch drops the execution, which interrupts the code.
             () = cancelled.cancelled() => interrupted(),
             outcome = self.run(arguments, &context) => match outcome {
-                Ok(outcome) => answer::python(outcome, base.as_deref()),
+                Ok(outcome) => answer::python(outcome, &id, base.as_deref()),
                 Err(refusal) => failure(&refusal),
             },
         }
@@ -170,7 +167,7 @@ impl Tools {
         };
         tokio::select! {
             () = context.ct.cancelled() => interrupted(),
-            outcome = self.command(&arguments.sandbox_id, spec) => {
+            outcome = self.command(&arguments.sandbox_id, spec, Progress::of(&context)) => {
                 answered(outcome, |outcome| answer::command(&outcome.into()))
             }
         }
@@ -249,15 +246,6 @@ impl Tools {
         Self { app, set, local }
     }
 
-    /// With a directory from which relative local paths are meant: that of a client on this machine.
-    #[expect(dead_code, reason = "for stdio")]
-    pub(super) fn with_local_dir(self, dir: std::path::PathBuf) -> Self {
-        Self {
-            local: self.local.clone().with_first(dir),
-            ..self
-        }
-    }
-
     /// Where local paths may lie.
     pub(super) fn local(&self) -> &LocalDirs {
         &self.local
@@ -265,7 +253,7 @@ impl Tools {
 
     /// The tools as whoever sent the call sees the service. What does not come by HTTP sees what the
     /// server of that transport was made with.
-    fn seen_by(&self, context: &RequestContext<RoleServer>) -> Result<Self, Refusal> {
+    pub(super) fn seen_by(&self, context: &RequestContext<RoleServer>) -> Result<Self, Refusal> {
         let Some(head) = context.extensions.get::<Parts>() else {
             return Ok(self.clone());
         };
@@ -310,8 +298,27 @@ impl Tools {
         &self,
         id: &str,
         spec: CommandSpec,
+        mut progress: Progress<'_>,
     ) -> Result<CommandOutcome, crate::supervisor::Error> {
-        self.app.supervisor.command(id, spec).await?.finish().await
+        let mut running = self.app.supervisor.command(id, spec).await?;
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        while let Some(event) = running.next().await? {
+            progress.tell_command(&event).await;
+            match event {
+                CommandEvent::Started { .. } => {}
+                CommandEvent::Stdout(text) => stdout.push_str(&text),
+                CommandEvent::Stderr(text) => stderr.push_str(&text),
+                CommandEvent::Ended(ended) => {
+                    return Ok(CommandOutcome {
+                        stdout,
+                        stderr,
+                        ended,
+                    });
+                }
+            }
+        }
+        // The last event is the end, or an error.
+        running.finish().await
     }
 
     /// A file's content for a model, and the same as content of an answer.
@@ -329,7 +336,8 @@ impl Tools {
             READ_TEXT_BYTES
         };
         if size > limit {
-            return Err(Refusal::bad_request(
+            return Err(Refusal::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
                 "file_too_large",
                 format!(
                     "{path} has {size} bytes and at most {limit} are given at once; \
@@ -339,7 +347,11 @@ impl Tools {
         }
         let bytes = read_all(opened, limit).await.map_err(|error| {
             tracing::debug!(%error, "a file could not be read to its end");
-            Refusal::bad_request("file_changed", "the file changed while it was read")
+            Refusal::new(
+                StatusCode::CONFLICT,
+                "file_changed",
+                "the file changed while it was read",
+            )
         })?;
         let image_type = answer::image_type(&bytes);
         let mut answer = ReadAnswer {
@@ -400,90 +412,4 @@ pub(super) fn base_of(context: &RequestContext<RoleServer>) -> Option<String> {
     let head = context.extensions.get::<Parts>()?;
     let host = head.headers.get(header::HOST)?.to_str().ok()?;
     Some(format!("http://{host}"))
-}
-
-/// Output of running code as progress notifications, where the client asked for them.
-struct Progress<'a> {
-    peer: &'a Peer<RoleServer>,
-    token: Option<ProgressToken>,
-    told: f64,
-}
-
-impl<'a> Progress<'a> {
-    fn of(context: &'a RequestContext<RoleServer>) -> Self {
-        Self {
-            peer: &context.peer,
-            token: context.meta.get_progress_token(),
-            told: 0.0,
-        }
-    }
-
-    async fn tell(&mut self, event: &Event) {
-        if let Event::Stdout(text) | Event::Stderr(text) = event {
-            self.say(text).await;
-        }
-    }
-
-    async fn say(&mut self, text: &str) {
-        let Some(token) = &self.token else { return };
-        self.told += 1.0;
-        let progress = ProgressNotificationParam::new(token.clone(), self.told);
-        let told = self.peer.notify_progress(progress.with_message(text)).await;
-        if told.is_err() {
-            self.token = None;
-        }
-    }
-}
-
-/// Runs a verb, and tells what it says meanwhile as progress.
-pub(super) async fn told<T>(
-    context: &RequestContext<RoleServer>,
-    mut words: mpsc::Receiver<String>,
-    verb: impl Future<Output = T>,
-) -> T {
-    let mut progress = Progress::of(context);
-    let mut verb = std::pin::pin!(verb);
-    let done = loop {
-        tokio::select! {
-            Some(text) = words.recv() => progress.say(&text).await,
-            done = &mut verb => break done,
-        }
-    };
-    while let Ok(text) = words.try_recv() {
-        progress.say(&text).await;
-    }
-    done
-}
-
-#[tool_handler(router = self.set.router)]
-impl ServerHandler for Tools {
-    fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-            .with_server_info(
-                Implementation::new("sandcell", env!("CARGO_PKG_VERSION")).with_title("sandcell"),
-            )
-            .with_instructions(self.set.instructions)
-    }
-
-    /// A panic must be an answer: `rmcp` would let the client wait for ever.
-    async fn call_tool(
-        &self,
-        request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
-        let told = |refusal: &Refusal| ErrorData::internal_error(refusal.detail().to_owned(), None);
-        let tools = self.seen_by(&context).map_err(|refusal| told(&refusal))?;
-        let call = ToolCallContext::new(&tools, request, context);
-        let call = tools.set.router.call(call);
-        let answered = AssertUnwindSafe(call).catch_unwind().await;
-        if let Ok(Err(error)) = &answered
-            && let Some(refusal) = arguments::refused(error)
-        {
-            return Ok(failure(&refusal).into());
-        }
-        answered.unwrap_or_else(|_| {
-            tracing::error!("a tool panicked");
-            Err(told(&Refusal::internal()))
-        })
-    }
 }

@@ -78,7 +78,7 @@ fn search(ranges: &[Range]) -> Option<BpfProgram> {
 }
 
 /// Runs a filter as the kernel would; `None` if it reads more than number and architecture.
-fn answer(program: &BpfProgram, architecture: u32, number: u32) -> Option<u32> {
+pub(super) fn answer(program: &BpfProgram, architecture: u32, number: u32) -> Option<u32> {
     let mut accumulator = 0;
     let mut at = 0;
     // Jumps only lead forward, so this ends.
