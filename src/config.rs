@@ -1,10 +1,22 @@
 //! Every knob and limit: built-in defaults, then `--config FILE` (TOML), then `SANDCELL_*`, then
-//! flags. Parsed once, passed down. Unknown keys are refused by name.
+//! flags. Parsed once, passed down. Unknown keys are refused by name. `sandcell.toml` at the
+//! repository's top says what each is for; a test keeps it equal to the defaults here.
+
+pub mod key;
+mod load;
+mod logging;
+mod reload;
+mod spelling;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+pub use key::ApiKey;
+pub use load::{PREFIX, tree};
+pub use logging::{Level, LogFormat, Logging};
+pub use reload::Reload;
 
 use crate::gpu::Wish;
 use crate::network::{Egress, Policy};
@@ -16,7 +28,7 @@ const MIN_BACKGROUND_OUTPUT_BYTES: usize = 4096;
 const MIB: u64 = 1024 * 1024;
 
 /// The whole configuration.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Uppers, state, lock and (unless `mirrors_dir` is set) mirrors live below this.
@@ -25,6 +37,8 @@ pub struct Config {
     pub mirrors_dir: Option<PathBuf>,
     /// The port and who may use it.
     pub server: Server,
+    /// What the service says, and where.
+    pub logging: Logging,
     /// Limits of one sandbox.
     pub limits: Limits,
     /// Limits of the service.
@@ -35,18 +49,22 @@ pub struct Config {
     pub packages: Packages,
     /// Mirrors that are the base and a layer of packages.
     pub mirrors: Mirrors,
+    /// What the tools of MCP have beside the verbs of REST.
+    pub mcp: Mcp,
     /// GPUs that sandboxes may be given.
     pub gpus: Gpus,
 }
 
 /// The port and who may use it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Server {
     /// Address to listen on; port 0 picks one.
     pub listen: SocketAddr,
-    /// Keys that clients send; required for any address that is not loopback.
-    pub api_keys: Vec<String>,
+    /// Keys that clients send; required for any address that is not loopback. Each sees only what it
+    /// has made itself.
+    #[serde(deserialize_with = "key::list")]
+    pub api_keys: Vec<ApiKey>,
     /// Host names, besides loopback names and the listen address, that requests may be for.
     pub allowed_hosts: Vec<String>,
     /// Origins, besides loopback ones, that browsers may call from.
@@ -73,7 +91,7 @@ pub struct Server {
 }
 
 /// What becomes of code whose client goes away.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDisconnect {
     /// It is interrupted.
@@ -84,7 +102,7 @@ pub enum OnDisconnect {
 }
 
 /// Limits of one sandbox; those that `POST /sandbox/create` takes are defaults, with a `max_` each.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Bytes of memory (RAM; swap is off).
@@ -159,7 +177,7 @@ pub struct Limits {
 }
 
 /// Limits of the service.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Service {
     /// Live sandboxes.
@@ -171,7 +189,7 @@ pub struct Service {
 }
 
 /// What sandboxes may reach, through the proxy only.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
     /// Policy of sandboxes whose create names none: `none`, `packages`, `open` or a table with `allow`.
@@ -190,7 +208,7 @@ pub struct Network {
 }
 
 /// The package index that sandboxes see, and its cache.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Packages {
     /// The index to fetch from; default: what pip on this host is configured to use.
@@ -208,7 +226,7 @@ pub struct Packages {
 }
 
 /// Mirrors that are the base and a layer of packages.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mirrors {
     /// Layered mirrors that there are, those under way included; 0 refuses to make any.
@@ -230,9 +248,34 @@ pub struct Mirrors {
     pub idle_seconds: u64,
 }
 
+/// What the tools of MCP have beside the verbs of REST.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mcp {
+    /// Directories of this host, absolute, that tools with a "local" path may read and write; of a
+    /// relative path the first is meant. Anyone who may call the tools has all of them.
+    pub local_dirs: Vec<PathBuf>,
+    /// Bytes of one local file that is copied, either way.
+    pub local_file_bytes: u64,
+    /// Files and directories that `copy_project` copies.
+    pub project_files: usize,
+    /// Bytes of all of them.
+    pub project_bytes: u64,
+    /// Seconds without a request after which a sandbox of `create_python_env` is closed.
+    pub env_idle_seconds: u64,
+    /// Commands of one `sandbox_exec`.
+    pub commands: usize,
+    /// Whether `sandbox_exec` installs what a script imports or its requirements.txt names before it
+    /// runs the script, where the call does not say.
+    pub install_dependencies: bool,
+    /// Bytes of the record of what `sandbox_exec` ran in a sandbox that `get_container_logs` tells: the
+    /// last.
+    pub log_bytes: usize,
+}
+
 /// GPUs that sandboxes may be given. Code in a sandbox with one talks to the vendor's kernel driver, which is
 /// as large as the rest of the kernel that it can reach.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gpus {
     /// Whether any may be.
@@ -250,16 +293,6 @@ pub struct Gpus {
 }
 
 impl Config {
-    /// Reads a TOML file over the defaults.
-    ///
-    /// # Errors
-    /// The file cannot be read, or a key is unknown or of the wrong type (named).
-    pub fn from_file(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| format!("failed to read {}: {e}", path.display()))?;
-        toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
-    }
-
     /// Refuses values that nothing could run with.
     ///
     /// # Errors
@@ -345,6 +378,7 @@ impl Config {
                 return Err(format!("limits.{key} must be 1 or more"));
             }
         }
+        self.mcp.check()?;
         if self.service.pool > self.service.max_sandboxes {
             return Err("service.pool must be at most service.max_sandboxes".into());
         }
@@ -365,11 +399,13 @@ impl Default for Config {
             data_dir: PathBuf::from("/var/lib/sandcell"),
             mirrors_dir: None,
             server: Server::default(),
+            logging: Logging::default(),
             limits: Limits::default(),
             service: Service::default(),
             network: Network::default(),
             packages: Packages::default(),
             mirrors: Mirrors::default(),
+            mcp: Mcp::default(),
             gpus: Gpus::default(),
         }
     }
@@ -493,6 +529,21 @@ impl Default for Mirrors {
     }
 }
 
+impl Default for Mcp {
+    fn default() -> Self {
+        Self {
+            local_dirs: Vec::new(),
+            local_file_bytes: 256 * MIB,
+            project_files: 10_000,
+            project_bytes: 256 * MIB,
+            env_idle_seconds: 3600,
+            commands: 64,
+            install_dependencies: true,
+            log_bytes: 256 * 1024,
+        }
+    }
+}
+
 impl Default for Gpus {
     fn default() -> Self {
         Self {
@@ -502,6 +553,34 @@ impl Default for Gpus {
             sandboxes_per_device: 1,
             driver_root: PathBuf::from("/"),
         }
+    }
+}
+
+impl Mcp {
+    /// Trees that are the kernel's words, not files.
+    const NOT_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+    /// Whether a directory may be listed in `local_dirs`.
+    pub fn may_list(dir: &Path) -> bool {
+        dir.components()
+            .all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+            && dir.is_absolute()
+            && dir != Path::new("/")
+            && !Self::NOT_FILES.iter().any(|tree| dir.starts_with(tree))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if let Some(wrong) = self.local_dirs.iter().find(|dir| !Self::may_list(dir)) {
+            return Err(format!(
+                "mcp.local_dirs: {} is not an absolute path to a directory of files, without \"..\", \
+                 and not \"/\"",
+                wrong.display()
+            ));
+        }
+        if self.env_idle_seconds == 0 || self.commands == 0 {
+            return Err("mcp.env_idle_seconds and mcp.commands must be 1 or more".into());
+        }
+        Ok(())
     }
 }
 
@@ -523,5 +602,28 @@ mod tests {
         let mut config = Config::default();
         config.limits.processes = config.limits.max_processes + 1;
         assert!(config.check().unwrap_err().contains("limits.processes"));
+    }
+
+    #[test]
+    fn local_directories_are_absolute_and_hold_files() {
+        let checked = |dir: &str| {
+            let mut config = Config::default();
+            config.mcp.local_dirs = vec!["/srv/data".into(), dir.into()];
+            config.check()
+        };
+        assert_eq!(checked("/home/user/projects/"), Ok(()));
+        for wrong in [
+            "",
+            ".",
+            "data",
+            "/",
+            "//",
+            "/srv/../etc",
+            "/proc/self",
+            "/dev",
+        ] {
+            let error = checked(wrong).unwrap_err();
+            assert!(error.contains("mcp.local_dirs"), "{wrong:?}: {error}");
+        }
     }
 }

@@ -13,10 +13,8 @@
 //! The request has passed the checks of Host, Origin and key like any other before the connection is
 //! taken over.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::http::Uri;
@@ -28,7 +26,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval_at, timeout};
 
-use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::processes::query;
 use super::rest::{PartId, SandboxId};
@@ -53,9 +51,23 @@ struct AttachQuery {
     offset: Option<String>,
 }
 
-/// `GET …/attach`; without an offset, from what is written next.
+/// Attach to a background process by a WebSocket
+///
+/// From the client: binary frames for standard input, text frames `{"type": "resize", "columns",
+/// "rows"}`, `{"type": "signal", "signal"}`, `{"type": "close_stdin"}`. To the client: binary
+/// frames of output, each after a text frame `{"type": "output", "stream", "offset", "lost_bytes"}`
+/// where these are new; `{"type": "error", "code", "detail"}`; `{"type": "exited", …}` is the last.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/processes/{process}/attach",
+    operation_id = "attach_to_process",
+    tag = "processes",
+    params(("offset" = Option<u64>, Query, description = "Byte of the output to begin with; what is written next where it is missing.")),
+    responses((status = 101, description = "The connection is a WebSocket now.")),
+    extensions(("x-errors" = json!(["bad_query", "invalid_field", "websocket_required"]))),
+)]
 pub(super) async fn attach(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     Extension(place): Extension<Place>,

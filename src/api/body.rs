@@ -104,7 +104,7 @@ fn malformed(error: serde_json::Error) -> Refusal {
 
 /// A missing field is reported at the object that lacks it; its name is only in the text, between
 /// backquotes.
-fn wrong_field(path: &str, error: &serde_json::Error) -> Refusal {
+pub(crate) fn wrong_field(path: &str, error: &serde_json::Error) -> Refusal {
     let text = error.to_string();
     let reason = text
         .rsplit_once(" at line ")

@@ -1,39 +1,58 @@
 //! Checkpoints over REST: variables of a context that are kept, and contexts that go on from them.
 
-use std::sync::Arc;
-
+use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::routing::{delete, get, post};
-use axum::{Json, Router};
 use serde_json::{Value, json};
+use utoipa_axum::routes;
 
+use super::caller::Caller;
 use super::error::Refusal;
+use super::openapi::{self, Routes};
 use super::rest::{PartId, SandboxId, optional, required};
+use super::whole;
 use super::wire::{BranchAnswer, CheckpointAnswer, CheckpointRequest, ForkRequest, RestoreRequest};
-use super::{App, whole};
 
 /// Routes below `/sandbox/{id}`.
-pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/sandbox/{id}/checkpoints", get(list))
-        .route("/sandbox/{id}/checkpoints/{checkpoint}", delete(remove))
-        .route("/sandbox/{id}/contexts/{context}/checkpoint", post(create))
-        .route("/sandbox/{id}/contexts/{context}/restore", post(restore))
-        .route("/sandbox/{id}/contexts/{context}/fork", post(fork))
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .routes(routes!(list))
+        .routes(routes!(remove))
+        .routes(routes!(create))
+        .routes(routes!(restore))
+        .routes(routes!(fork))
 }
 
+/// List the checkpoints
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/checkpoints",
+    operation_id = "list_checkpoints",
+    tag = "contexts",
+    responses((status = 200, description = "All of them, the oldest first.", body = Vec<CheckpointAnswer>)),
+)]
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Vec<CheckpointAnswer>>, Refusal> {
     let checkpoints = app.supervisor.checkpoints(&id)?.into_iter();
     Ok(Json(checkpoints.map(CheckpointAnswer::from).collect()))
 }
 
+/// Keep the variables of a context
+///
+/// A copy of its Python process, asleep. Files are not part of it.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/contexts/{context}/checkpoint",
+    operation_id = "create_checkpoint",
+    tag = "contexts",
+    request_body(content = CheckpointRequest, description = "May be left out."),
+    responses((status = 200, description = "The checkpoint.", body = CheckpointAnswer)),
+    extensions(("x-errors" = json!(["too_many_checkpoints", "not_forked", "out_of_memory", "queue_full", "too_many_processes"]))),
+)]
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
     headers: HeaderMap,
@@ -45,8 +64,16 @@ async fn create(
     Ok(Json(made.await?.into()))
 }
 
+/// Delete a checkpoint
+#[utoipa::path(
+    delete,
+    path = "/sandbox/{id}/checkpoints/{checkpoint}",
+    operation_id = "delete_checkpoint",
+    tag = "contexts",
+    responses((status = 200, description = "It is gone.", body = openapi::Done)),
+)]
 async fn remove(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(checkpoint_id): PartId,
 ) -> Result<Json<Value>, Refusal> {
@@ -56,8 +83,20 @@ async fn remove(
     ))
 }
 
+/// Take a context back to a checkpoint
+///
+/// Its variables are what they were; files are as they are.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/contexts/{context}/restore",
+    operation_id = "restore_context",
+    tag = "contexts",
+    request_body = RestoreRequest,
+    responses((status = 200, description = "The context, as it was then.", body = BranchAnswer)),
+    extensions(("x-errors" = json!(["checkpoint_not_found", "checkpoint_lost", "not_forked", "out_of_memory", "queue_full", "too_many_processes"]))),
+)]
 async fn restore(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
     headers: HeaderMap,
@@ -70,8 +109,20 @@ async fn restore(
     Ok(Json(restored.await?.into()))
 }
 
+/// Fork a context
+///
+/// A new context that goes on from this one, or from a checkpoint, with a copy of its variables.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/contexts/{context}/fork",
+    operation_id = "fork_context",
+    tag = "contexts",
+    request_body(content = ForkRequest, description = "May be left out."),
+    responses((status = 200, description = "The new context.", body = BranchAnswer)),
+    extensions(("x-errors" = json!(["checkpoint_not_found", "checkpoint_lost", "too_many_contexts", "not_forked", "out_of_memory", "queue_full", "too_many_processes"]))),
+)]
 async fn fork(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(context_id): PartId,
     headers: HeaderMap,

@@ -1,27 +1,36 @@
 //! Shell commands over REST: one answer at the end, or a line for each event.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
 use serde_json::{Value, json};
+use std::convert::Infallible;
 use tokio::time::timeout;
 
-use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::lines::{self, Format, KEEPALIVE};
 use super::rest::{SandboxId, required};
 use super::wire::{CommandAnswer, CommandEnd, CommandRequest};
 use crate::supervisor::{CommandEvent, CommandSpec, RunningCommand};
 
-/// `POST /sandbox/{id}/command`.
+/// Run a shell command
+///
+/// It runs in the working directory, beside what else runs. Events instead of one answer come with
+/// `stream`, or with the `Accept` of a stream. A client that goes away kills its command.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/command",
+    operation_id = "run_command",
+    tag = "code",
+    request_body = CommandRequest,
+    responses((status = 200, description = "How it ended; or its events ([CommandEvent](#/components/schemas/CommandEvent)) while it runs.", content((CommandAnswer = "application/json"), (String = "application/x-ndjson"), (String = "text/event-stream")))),
+    extensions(("x-errors" = json!(["command_too_large", "too_many_executions", "too_many_processes"]))),
+)]
 pub(super) async fn command(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,

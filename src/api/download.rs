@@ -7,21 +7,47 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
 
-use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
+use super::openapi;
 use super::rest::SandboxId;
 use super::wire::percent_encode;
 use crate::supervisor::OpenFile;
 
 const CHUNK_BYTES: u64 = 256 * 1024;
 
+/// Download a file
+///
+/// One range of bytes may be asked for (RFC 9110, section 14); `If-Range` is heeded.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/download/{*path}",
+    operation_id = "download_file",
+    tag = "files",
+    params(("Range" = Option<String>, Header, description = "Which bytes, such as `bytes=0-99`."), ("If-Range" = Option<String>, Header, description = "The ETag or date that the range is of use for.")),
+    responses((
+            status = 200, description = "The whole file. Its type is guessed from its name.",
+            content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "*/*")),
+            headers(
+                ("Accept-Ranges" = String, description = "`bytes`"),
+                ("Content-Disposition" = String, description = "The file's name, as an attachment (RFC 6266)."),
+                ("ETag" = String, description = "Changes with the file."),
+                ("Last-Modified" = String, description = "Missing where the time cannot be written."),
+            )
+        ),
+        (
+            status = 206, description = "The range.",
+            content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "*/*")),
+            headers(("Content-Range" = String, description = "Which bytes of how many these are."))
+        )),
+    extensions(("x-errors" = json!(["range_not_satisfiable", "files"]))),
+)]
 pub(crate) async fn download(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     uri: Uri,
     headers: HeaderMap,
@@ -128,7 +154,7 @@ fn path_of(uri: &Uri) -> Result<String, Refusal> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| spell(error.as_bytes())))
 }
 
-fn percent_decode(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes().iter();
     while let Some(&byte) = rest.next() {

@@ -1,9 +1,11 @@
 //! The one mapping from what can fail to what a client is told.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::supervisor::{self, ErrorKind};
 
@@ -13,12 +15,12 @@ pub enum Error {
     /// The configured address may be reached by others and nothing asks them for a key.
     #[error(
         "refusing to listen on {0} without keys: anyone who reaches it could run code. \
-         Set [server] api_keys (SANDCELL_API_KEYS), or listen on 127.0.0.1"
+         Set [server] api_keys, or listen on 127.0.0.1"
     )]
     Exposed(std::net::SocketAddr),
-    /// A key that would protect nothing.
-    #[error("[server] api_keys: key {0} {1}")]
-    BadKey(usize, &'static str),
+    /// A setting that would protect nothing, or that cannot be told from another.
+    #[error("{0}")]
+    Useless(String),
     /// An entry of a list of hosts or origins that nothing could ever match.
     #[error("[server] {list}: {entry:?} is not {expected}")]
     BadEntry {
@@ -39,7 +41,7 @@ pub enum Error {
 #[derive(Debug)]
 pub(crate) struct Refusal {
     status: StatusCode,
-    code: &'static str,
+    code: Cow<'static, str>,
     detail: String,
     field: Option<String>,
     retry_after_seconds: Option<u32>,
@@ -50,7 +52,7 @@ impl Refusal {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self {
             status,
-            code,
+            code: code.into(),
             detail: detail.into(),
             field: None,
             retry_after_seconds: None,
@@ -104,13 +106,38 @@ impl Refusal {
     }
 
     /// Stable code, for example `sandbox_not_found`.
-    pub(crate) fn code(&self) -> &'static str {
-        self.code
+    pub(crate) fn code(&self) -> &str {
+        &self.code
     }
 
     /// One sentence for people.
     pub(crate) fn detail(&self) -> &str {
         &self.detail
+    }
+
+    /// All but the sentence, for what carries a refusal in its own form.
+    pub(crate) fn facts(&self) -> Value {
+        json!({
+            "status": self.status.as_u16(),
+            "code": self.code,
+            "field": self.field,
+            "retry_after_seconds": self.retry_after_seconds,
+        })
+    }
+
+    /// The refusal that these facts are of.
+    pub(crate) fn of_facts(facts: &Value, detail: &str) -> Option<Self> {
+        let status = u16::try_from(facts["status"].as_u64()?).ok()?;
+        let text = |key: &str| facts[key].as_str().map(str::to_owned);
+        let seconds = facts["retry_after_seconds"].as_u64();
+        Some(Self {
+            status: StatusCode::from_u16(status).ok()?,
+            code: text("code")?.into(),
+            detail: detail.to_owned(),
+            field: text("field"),
+            retry_after_seconds: seconds.and_then(|seconds| u32::try_from(seconds).ok()),
+            headers: Vec::new(),
+        })
     }
 }
 
@@ -148,7 +175,7 @@ impl From<supervisor::Error> for Refusal {
         let again = matches!(error.kind, ErrorKind::Busy | ErrorKind::Unavailable);
         Self {
             status,
-            code: error.code,
+            code: error.code.into(),
             detail: error.detail,
             field: error.field.map(String::from),
             retry_after_seconds: error.retry_after_seconds.or(again.then_some(1)),
@@ -159,6 +186,12 @@ impl From<supervisor::Error> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
+        debug_assert!(
+            super::openapi::is_known(self.status.as_u16(), &self.code),
+            "{} ({}) is not in the list of codes",
+            self.code,
+            self.status
+        );
         let mut body = json!({ "detail": self.detail, "code": self.code });
         if let Some(field) = self.field {
             body["field"] = field.into();

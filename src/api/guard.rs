@@ -15,8 +15,11 @@ use axum::http::{HeaderMap, Uri, header};
 use sha2::{Digest, Sha256};
 
 use super::error::{Error, Refusal};
-use crate::config;
+use crate::config::{self, ApiKey};
+use crate::supervisor::Owner;
 
+/// Entry of `allowed_origins` that stands for all.
+const ANY_ORIGIN: &str = "*";
 const API_KEY_HEADER: &str = "x-api-key";
 
 /// The checks of one listening address.
@@ -25,9 +28,29 @@ pub(crate) struct Guard {
     listen: IpAddr,
     hosts: Vec<Authority>,
     origins: Vec<String>,
-    keys: Vec<[u8; 32]>,
+    /// Whether `*` is listed: pages of everywhere, but for those from inside sandboxes.
+    any_origin: bool,
+    keys: Vec<Key>,
     /// Lower case, with a dot before it.
     ports_suffix: String,
+}
+
+/// One who may use the service.
+#[derive(Debug)]
+struct Key {
+    digest: [u8; 32],
+    owner: Owner,
+}
+
+impl Key {
+    fn new(place: usize, key: &ApiKey) -> Self {
+        let digest = key.digest();
+        // A key without a name is a stranger to the one that has its place in another list.
+        let tag = key.name.is_none().then_some(digest);
+        let (most, rate) = (key.max_sandboxes, key.executions_per_minute);
+        let owner = Owner::new(key.name_at(place), tag, most, rate);
+        Self { digest, owner }
+    }
 }
 
 /// A host and, where given, its port.
@@ -60,9 +83,21 @@ impl Guard {
                 .iter()
                 .map(|origin| origin.to_ascii_lowercase())
                 .collect(),
-            keys: server.api_keys.iter().map(|key| digest(key)).collect(),
+            any_origin: server.allowed_origins.iter().any(|o| o == ANY_ORIGIN),
+            keys: (server.api_keys.iter().enumerate())
+                .map(|(place, key)| Key::new(place, key))
+                .collect(),
             ports_suffix: format!(".{}", server.ports_domain.to_ascii_lowercase()),
         })
+    }
+
+    /// Goes on with what the keys of another guard have left of their allowances.
+    pub(crate) fn succeed(&mut self, old: &Self) {
+        for key in &mut self.keys {
+            if let Some(before) = old.keys.iter().find(|before| before.owner == key.owner) {
+                key.owner = key.owner.succeed(&before.owner);
+            }
+        }
     }
 
     /// Whether the request is for a name of ours.
@@ -109,8 +144,18 @@ impl Guard {
         ))
     }
 
-    /// Whether the list holds this `Origin`, or it is a page of this machine.
+    /// Whether a page of this `Origin` may call: it is trusted, or every page may.
     pub(crate) fn admits_origin(&self, origin: &str) -> bool {
+        let elsewhere = || {
+            let (_, host) = origin.split_once("://")?;
+            let inside = self.is_inside(&host.to_ascii_lowercase());
+            (is_origin(origin) && !inside).then_some(())
+        };
+        self.trusts_origin(origin) || self.any_origin && elsewhere().is_some()
+    }
+
+    /// Whether the list holds this `Origin` by name, or it is a page of this machine.
+    pub(crate) fn trusts_origin(&self, origin: &str) -> bool {
         let origin = origin.to_ascii_lowercase();
         self.origins.contains(&origin)
             || origin
@@ -120,26 +165,44 @@ impl Guard {
                 .is_some_and(|authority| authority.host.is_loopback())
     }
 
-    /// Whether the request carries one of the keys, where there are any.
-    pub(crate) fn check_key(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        if self.keys.is_empty() || self.presents_key(headers) {
-            return Ok(());
+    /// Whose key the request carries; `None` where there are no keys.
+    ///
+    /// # Errors
+    /// There are keys, and it carries none of them.
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Option<Owner>, Refusal> {
+        if self.keys.is_empty() {
+            return Ok(None);
         }
-        Err(unauthorized())
+        let owner = self.presented(headers).ok_or_else(unauthorized)?;
+        Ok(Some(owner.clone()))
     }
 
     /// Whether the request carries one of the keys in a header.
     pub(crate) fn presents_key(&self, headers: &HeaderMap) -> bool {
-        // None is skipped once one was right, so that time tells nothing.
-        presented_keys(headers).fold(false, |known, key| known | self.is_key(key))
+        self.presented(headers).is_some()
     }
 
-    /// Whether this is one of the keys.
-    fn is_key(&self, text: &str) -> bool {
+    /// The owner of the first header's key that is one.
+    fn presented(&self, headers: &HeaderMap) -> Option<&Owner> {
+        // None is skipped once one was right, so that time tells nothing.
+        presented_keys(headers).fold(None, |known, key| {
+            let owner = self.owner_of(key);
+            known.or(owner)
+        })
+    }
+
+    /// Whose key this is.
+    fn owner_of(&self, text: &str) -> Option<&Owner> {
         let presented = digest(text);
-        let all = self.keys.iter();
-        // Every key is compared in full.
-        all.fold(false, |known, key| known | same(key, &presented))
+        self.owner_where(|key| same(&key.digest, &presented))
+    }
+
+    /// Whose key this is true of; all are asked.
+    fn owner_where(&self, mut is_it: impl FnMut(&Key) -> bool) -> Option<&Owner> {
+        self.keys.iter().fold(None, |known, key| {
+            let found = is_it(key);
+            known.or(found.then_some(&key.owner))
+        })
     }
 
     fn serves(&self, called: &Authority) -> bool {
@@ -157,17 +220,7 @@ impl Guard {
 
 /// Refuses a configuration that would let strangers run code, or that cannot mean what it says.
 pub(crate) fn check(server: &config::Server, listen: SocketAddr) -> Result<(), Error> {
-    for (index, key) in server.api_keys.iter().enumerate() {
-        if key.is_empty() {
-            return Err(Error::BadKey(index + 1, "is empty"));
-        }
-        if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Error::BadKey(
-                index + 1,
-                "holds characters that a header cannot carry",
-            ));
-        }
-    }
+    config::key::check(&server.api_keys).map_err(Error::Useless)?;
     if !listen.ip().is_loopback() && server.api_keys.is_empty() {
         return Err(Error::Exposed(listen));
     }
@@ -189,11 +242,18 @@ pub(crate) fn check(server: &config::Server, listen: SocketAddr) -> Result<(), E
         }
     }
     for entry in &server.allowed_origins {
-        if !is_origin(entry) {
+        if entry == ANY_ORIGIN && server.api_keys.is_empty() {
+            return Err(Error::Useless(
+                "[server] allowed_origins: \"*\" needs api_keys: without them every page of the web \
+                 could run code here"
+                    .into(),
+            ));
+        }
+        if entry != ANY_ORIGIN && !is_origin(entry) {
             return Err(Error::BadEntry {
                 list: "allowed_origins",
                 entry: entry.clone(),
-                expected: "an origin such as https://app.example.com",
+                expected: "an origin such as https://app.example.com, or \"*\"",
             });
         }
     }

@@ -107,7 +107,7 @@ impl Format {
 }
 
 /// JSON of ASCII only: some readers take U+2028 and the like for the end of a line.
-fn write_line(bytes: &mut Vec<u8>, value: &Value) {
+pub(crate) fn write_line(bytes: &mut Vec<u8>, value: &impl Serialize) {
     let mut serializer = serde_json::Serializer::with_formatter(&mut *bytes, Ascii);
     value
         .serialize(&mut serializer)

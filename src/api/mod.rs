@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! TcpListener ─ connections ≤ max_connections, header and stall timeouts     server, socket
-//!   └─ every request: panic → 500, Host, Origin, CORS, key                   server, guard
+//!   └─ every request: panic → 500, Host, Origin, CORS, key → whose it is     server, guard, caller
 //!        ├─ /sandbox/…, /sandboxes, /mirrors, /health   body → wire → Supervisor       rest, upload, download
 //!        │     ├─ execute: events → one outcome, or a stream of them         outcome, lines
 //!        │     ├─ command: likewise                                          commands
 //!        │     └─ processes; a WebSocket takes the connection over           processes, attach
+//!        ├─ /openapi.json                     what the REST routes are          openapi
 //!        ├─ /mcp                              rmcp → tools → Supervisor      mcp
 //!        └─ /sandbox/{id}/port/{n}/…, {n}-{id}.<domain>: to a server inside  ports
 //! ```
@@ -14,10 +15,13 @@
 //! Invariants: nothing here holds state of a sandbox; a verb is implemented once, in the
 //! supervisor; a request's future owns its execution, so a client that goes away interrupts its
 //! code unless it said otherwise, while sandboxes are made and closed to the end (`whole`); every failure becomes an
-//! answer in [`error`], nowhere else; nothing reads a body without a limit and a stall timeout.
+//! answer in [`error`], nowhere else; a handler gets the supervisor as its caller's key sees it, and
+//! before the key is known it sees nothing; nothing reads a body without a limit and a stall timeout.
 
+mod access;
 mod attach;
 mod body;
+mod caller;
 mod checkpoints;
 mod commands;
 mod contexts;
@@ -29,6 +33,7 @@ mod lines;
 mod mcp;
 mod mirrors;
 mod network;
+mod openapi;
 mod outcome;
 mod ports;
 mod processes;
@@ -40,9 +45,12 @@ mod upload;
 mod whole;
 mod wire;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+pub use access::Access;
 pub use error::Error;
+pub use mcp::{SetName, serve_messages};
 pub use server::serve;
 pub(crate) use wire::rfc3339;
 
@@ -59,10 +67,10 @@ pub fn check_exposure(config: &Config) -> Result<(), Error> {
     guard::check(&config.server, config.server.listen)
 }
 
-/// What every handler needs.
+/// What every handler needs, of which it gets its caller's share ([`caller::Caller`]).
 pub(crate) struct App {
     supervisor: Supervisor,
-    server: config::Server,
+    server: Arc<config::Server>,
     code_bytes: usize,
 }
 

@@ -1,38 +1,58 @@
 //! What a sandbox may reach, and its packages, over REST.
 
-use std::sync::Arc;
-
+use axum::Json;
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::Query;
 use axum::http::HeaderMap;
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::Value;
+use utoipa_axum::routes;
 
-use super::App;
+use super::caller::Caller;
 use super::error::Refusal;
+use super::openapi::{self, Routes};
 use super::rest::{SandboxId, required};
 use super::wire::{InstallAnswer, InstallRequest, NetworkAnswer, PackageAnswer, policy_of_body};
 use crate::supervisor::InstallSpec;
 
 /// Routes below `/sandbox/{id}`.
-pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/sandbox/{id}/network", get(show).put(set))
-        .route("/sandbox/{id}/install", post(install))
-        .route("/sandbox/{id}/packages", get(packages))
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .routes(routes!(show, set))
+        .routes(routes!(install))
+        .routes(routes!(packages))
 }
 
+/// Show what a sandbox may reach
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/network",
+    operation_id = "show_network",
+    tag = "packages",
+    responses((status = 200, description = "The policy, and what was reached and refused.", body = NetworkAnswer)),
+)]
 async fn show(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<NetworkAnswer>, Refusal> {
     Ok(Json(app.supervisor.network(&id)?.into()))
 }
 
+/// Change what a sandbox may reach
+///
+/// The body is a list of what is allowed, by itself, or `network` as at creation. Connections that
+/// the new policy does not allow are closed.
+#[utoipa::path(
+    put,
+    path = "/sandbox/{id}/network",
+    operation_id = "set_network",
+    tag = "packages",
+    request_body = openapi::NetworkBody,
+    responses((status = 200, description = "The policy that holds from now on.", body = NetworkAnswer)),
+    extensions(("x-errors" = json!(["proxy_port_in_use"]))),
+)]
 async fn set(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -43,8 +63,20 @@ async fn set(
     Ok(Json(app.supervisor.set_network(&id, policy).await?.into()))
 }
 
+/// Install packages
+///
+/// From the package index, whatever the sandbox may reach. What is running sees them at once.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/install",
+    operation_id = "install_packages",
+    tag = "packages",
+    request_body = InstallRequest,
+    responses((status = 200, description = "How it stands: a failure of the installer is an answer too.", body = InstallAnswer)),
+    extensions(("x-errors" = json!(["bad_requirements_file", "packages_unreadable", "too_many_installs", "too_many_requests", "files"]))),
+)]
 async fn install(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -62,8 +94,18 @@ struct Names {
     names: String,
 }
 
+/// Tell how packages stand
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/packages",
+    operation_id = "show_packages",
+    tag = "packages",
+    params(("names" = String, Query, description = "Separated by commas.", example = "rich,numpy")),
+    responses((status = 200, description = "Each of the packages.", body = Vec<PackageAnswer>)),
+    extensions(("x-errors" = json!(["invalid_field", "packages_unreadable", "too_many_requests", "too_many_processes"]))),
+)]
 async fn packages(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     names: Result<Query<Names>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Json<Vec<PackageAnswer>>, Refusal> {

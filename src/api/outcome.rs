@@ -6,7 +6,9 @@ use std::mem;
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
+use super::openapi;
 use super::truncated::Truncated;
 use super::wire::{Cost, TouchedFile};
 use crate::supervisor::{
@@ -14,27 +16,36 @@ use crate::supervisor::{
 };
 
 /// The answer to an execution.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Outcome {
+    /// What the code wrote to standard output.
     pub(crate) stdout: String,
+    /// What it wrote to standard error.
     pub(crate) stderr: String,
     #[serde(flatten)]
     pub(crate) verdict: Verdict,
+    /// What it showed, in order; every MIME type of a display is an entry.
     pub(crate) results: Vec<Entry>,
+    /// Counts the context's executions; 0 when its variables are lost.
     pub(crate) execution_count: u64,
+    /// What it did to files of the working directory.
     pub(crate) files: Vec<TouchedFile>,
+    /// What it cost.
     pub(crate) usage: Cost,
+    /// What was left out because a limit was hit; null where nothing was.
     pub(crate) truncated: Option<Truncated>,
 }
 
 /// How it ended, in words a client can act on.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct Verdict {
     /// `ok`, `error` (the code raised), `timeout`, `interrupted`, `out_of_memory` or `kernel_died`.
+    #[schema(value_type = openapi::Ending)]
     pub(crate) outcome: &'static str,
     /// `kept`: variables are as the code left them. `restored`: they are as they were before this
     /// execution. `lost`: the next execution starts with none. Files are always as the code left them.
+    #[schema(value_type = openapi::Variables)]
     pub(crate) state: &'static str,
     /// Why variables are lost.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,12 +68,18 @@ pub(crate) struct Verdict {
 }
 
 /// One MIME type of one display.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = ResultEntry)]
 pub(crate) struct Entry {
+    /// MIME type.
     #[serde(rename = "type")]
     pub(crate) mime: String,
+    /// Text, JSON for JSON types, Base64 for binary ones.
     pub(crate) data: Value,
+    /// Entries with the same number are of one display.
     pub(crate) bundle: usize,
+    /// How it came to be shown.
+    #[schema(value_type = openapi::ResultKind)]
     pub(crate) kind: &'static str,
 }
 

@@ -25,15 +25,20 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::any;
 use axum::{Json, Router};
+use utoipa_axum::routes;
 
 use super::App;
+use super::access::Access;
+use super::caller::Caller;
 use super::error::Refusal;
 use super::guard::{Guard, KEY_NAME, PortName, port_number};
+use super::openapi::Routes;
 use super::rest::SandboxId;
 use super::wire::PortAnswer;
 use crate::config::Limits;
+use crate::supervisor::Owner;
 use exchange::exchange;
 
 const SERVICE_WORKER: HeaderName = HeaderName::from_static("service-worker");
@@ -42,14 +47,37 @@ const SERVICE_WORKER: HeaderName = HeaderName::from_static("service-worker");
 #[derive(Clone)]
 pub(crate) struct Inside {
     app: Arc<App>,
+    access: Access,
+    /// As it was when the request came.
     guard: Arc<Guard>,
     limits: Arc<Limits>,
 }
 
 impl Inside {
-    pub(crate) fn new(app: Arc<App>, guard: Arc<Guard>) -> Self {
+    pub(crate) fn new(app: Arc<App>, access: Access) -> Self {
         let limits = Arc::new(app.supervisor.config().limits.clone());
-        Self { app, guard, limits }
+        Self {
+            app,
+            guard: access.now(),
+            access,
+            limits,
+        }
+    }
+
+    /// For a request that comes now.
+    fn now(&self) -> Self {
+        Self {
+            guard: self.access.now(),
+            ..self.clone()
+        }
+    }
+
+    /// What one owner sees.
+    fn on_behalf_of(&self, owner: Option<Owner>) -> Self {
+        Self {
+            app: self.app.on_behalf_of(owner),
+            ..self.clone()
+        }
     }
 }
 
@@ -121,12 +149,22 @@ impl To {
 }
 
 /// Routes of the service about servers inside.
-pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new().route("/sandbox/{id}/ports", get(list))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(list))
 }
 
+/// List the servers inside
+///
+/// Each is reached at its `url`, for programs, or at its `host`, for browsers.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/ports",
+    operation_id = "list_ports",
+    tag = "processes",
+    responses((status = 200, description = "What listens inside, on any address.", body = Vec<PortAnswer>)),
+)]
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Vec<PortAnswer>>, Refusal> {
     let found = app.supervisor.ports(&id).await?.into_iter();
@@ -149,6 +187,7 @@ pub(super) fn proxied() -> Router<Inside> {
 // -- by path
 
 async fn by_path(State(inside): State<Inside>, request: Request) -> Response {
+    let inside = inside.now();
     let (guard, headers) = (&inside.guard, request.headers());
     let sender = guard
         .check_host(request.uri(), headers)
@@ -174,7 +213,7 @@ async fn by_path(State(inside): State<Inside>, request: Request) -> Response {
 
 async fn forward(inside: &Inside, request: Request) -> Result<Response, Refusal> {
     let headers = request.headers();
-    inside.guard.check_key(headers)?;
+    let inside = &inside.on_behalf_of(inside.guard.caller(headers)?);
     // The script of a worker must not come from the origin of the service (Service Workers, "Service-
     // Worker: script"), whoever asks for it.
     if headers.contains_key(SERVICE_WORKER) {
@@ -231,6 +270,7 @@ pub(super) async fn by_name(
     request: Request,
     next: Next,
 ) -> Response {
+    let inside = inside.now();
     let answer = match inside.guard.port_name(request.uri(), request.headers()) {
         Ok(None) => return next.run(request).await,
         Ok(Some(name)) => named(&inside, name, request).await,
@@ -250,7 +290,7 @@ async fn named(inside: &Inside, name: PortName, request: Request) -> Result<Resp
     {
         return Ok(answer);
     }
-    guard.check_key_by_name(&name, headers)?;
+    let inside = &inside.on_behalf_of(guard.caller_by_name(&name, headers)?);
     let (id, port) = (name.sandbox_id.clone(), name.port);
     let target = target(request.uri());
     let origin = headers.get(header::ORIGIN).and_then(|o| o.to_str().ok());
@@ -309,7 +349,9 @@ mod tests {
     /// With two keys and one more name of the service.
     pub(super) fn guard() -> Guard {
         let server = config::Server {
-            api_keys: vec!["first-key".into(), "second-key".into()],
+            api_keys: ["first-key", "second-key"]
+                .map(config::ApiKey::plain)
+                .to_vec(),
             allowed_hosts: vec!["sandbox.example".into()],
             ..config::Server::default()
         };

@@ -1,38 +1,36 @@
 //! Background processes of a sandbox over REST.
 
-use std::sync::Arc;
-
+use axum::Json;
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::Query;
 use axum::http::{HeaderMap, Uri};
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use utoipa_axum::routes;
 
 use super::body::{self, Media};
+use super::caller::Caller;
 use super::error::Refusal;
+use super::openapi::{self, Routes};
 use super::rest::{PartId, SandboxId, optional, required};
 use super::wire::{
     OutputAnswer, OutputQuery, ProcessAnswer, ProcessRequest, SignalRequest, StdinRequest,
     WaitRequest, Window,
 };
-use super::{App, attach, whole};
+use super::{attach, whole};
 use crate::supervisor::ProcessSpec;
 
 /// Routes below `/sandbox/{id}`.
-pub(super) fn routes() -> Router<Arc<App>> {
-    const ONE: &str = "/sandbox/{id}/processes/{process}";
-    let of = |verb: &str| format!("{ONE}/{verb}");
-    Router::new()
-        .route("/sandbox/{id}/processes", get(list).post(start))
-        .route(ONE, get(show).delete(remove))
-        .route(&of("output"), get(output))
-        .route(&of("stdin"), post(stdin))
-        .route(&of("signal"), post(signal))
-        .route(&of("wait"), post(wait))
-        .route(&of("resize"), post(resize))
-        .route(&of("attach"), get(attach::attach))
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .routes(routes!(list, start))
+        .routes(routes!(show, remove))
+        .routes(routes!(output))
+        .routes(routes!(stdin))
+        .routes(routes!(signal))
+        .routes(routes!(wait))
+        .routes(routes!(resize))
+        .routes(routes!(attach::attach))
 }
 
 /// The query of a route; the refusal names the field that is wrong.
@@ -43,16 +41,36 @@ pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Refusal> {
         .map_err(|e| Refusal::bad_request("bad_query", format!("the query is wrong: {e}")))
 }
 
+/// List the background processes
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/processes",
+    operation_id = "list_processes",
+    tag = "processes",
+    responses((status = 200, description = "Those that run, and the last that ended.", body = Vec<ProcessAnswer>)),
+)]
 async fn list(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
 ) -> Result<Json<Vec<ProcessAnswer>>, Refusal> {
     let processes = app.supervisor.processes(&id)?.into_iter();
     Ok(Json(processes.map(ProcessAnswer::from).collect()))
 }
 
+/// Start a background process
+///
+/// It outlives the request, and its output is kept.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/processes",
+    operation_id = "start_process",
+    tag = "processes",
+    request_body = ProcessRequest,
+    responses((status = 200, description = "The process, running.", body = ProcessAnswer)),
+    extensions(("x-errors" = json!(["command_too_large", "too_many_executions", "too_many_background_processes", "too_many_processes", "too_many_terminals"]))),
+)]
 async fn start(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -64,8 +82,16 @@ async fn start(
     Ok(Json(info.into()))
 }
 
+/// Show a background process
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/processes/{process}",
+    operation_id = "show_process",
+    tag = "processes",
+    responses((status = 200, description = "The process.", body = ProcessAnswer)),
+)]
 async fn show(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
 ) -> Result<Json<ProcessAnswer>, Refusal> {
@@ -73,8 +99,18 @@ async fn show(
     Ok(Json(process.info().into()))
 }
 
+/// Read the output of a background process
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/processes/{process}/output",
+    operation_id = "read_process_output",
+    tag = "processes",
+    params(("offset" = Option<u64>, Query, description = "Bytes to skip; 0 where it is missing. `next_offset` of the last answer goes on from there."), ("wait_seconds" = Option<f64>, Query, minimum = 0, maximum = 60, description = "Wait for something to read.")),
+    responses((status = 200, description = "What it wrote from the offset on.", body = OutputAnswer)),
+    extensions(("x-errors" = json!(["bad_query", "invalid_field"]))),
+)]
 async fn output(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     uri: Uri,
@@ -87,9 +123,20 @@ async fn output(
     Ok(Json(output.into()))
 }
 
-/// The bytes themselves, of any type but JSON, or JSON around text.
+/// Write to a background process
+///
+/// The body is the bytes themselves, of any type but JSON, or JSON around text.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/processes/{process}/stdin",
+    operation_id = "write_process_stdin",
+    tag = "processes",
+    request_body(content((StdinRequest = "application/json"), (openapi::RawBytes = "application/octet-stream"))),
+    responses((status = 200, description = "All of it was taken.", body = openapi::Written)),
+    extensions(("x-errors" = json!(["process_ended", "stdin_closed", "stdin_full"]))),
+)]
 async fn stdin(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -110,8 +157,20 @@ async fn stdin(
     ))
 }
 
+/// Send a signal to a background process
+///
+/// SIGKILL goes to its whole tree, any other to its process group.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/processes/{process}/signal",
+    operation_id = "signal_process",
+    tag = "processes",
+    request_body = SignalRequest,
+    responses((status = 200, description = "It was sent.", body = openapi::Done)),
+    extensions(("x-errors" = json!(["process_ended"]))),
+)]
 async fn signal(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -125,8 +184,17 @@ async fn signal(
     ))
 }
 
+/// Wait for the end of a background process
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/processes/{process}/wait",
+    operation_id = "wait_for_process",
+    tag = "processes",
+    request_body(content = WaitRequest, description = "May be left out."),
+    responses((status = 200, description = "The process; `state` says whether it has ended.", body = ProcessAnswer)),
+)]
 async fn wait(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -138,8 +206,18 @@ async fn wait(
     Ok(Json(info.into()))
 }
 
+/// Change the size of a terminal
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/processes/{process}/resize",
+    operation_id = "resize_process",
+    tag = "processes",
+    request_body = Window,
+    responses((status = 200, description = "The process, on a terminal of that size.", body = ProcessAnswer)),
+    extensions(("x-errors" = json!(["no_terminal", "process_ended"]))),
+)]
 async fn resize(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
     headers: HeaderMap,
@@ -150,8 +228,16 @@ async fn resize(
     Ok(Json(process.resize(window.into())?.into()))
 }
 
+/// Delete a background process
+#[utoipa::path(
+    delete,
+    path = "/sandbox/{id}/processes/{process}",
+    operation_id = "delete_process",
+    tag = "processes",
+    responses((status = 200, description = "It is gone, killed where it ran, and its output.", body = openapi::Done)),
+)]
 async fn remove(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     PartId(process_id): PartId,
 ) -> Result<Json<Value>, Refusal> {

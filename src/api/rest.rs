@@ -5,17 +5,19 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use utoipa_axum::routes;
 
 use super::body::{self, Media};
+use super::caller::Caller;
 use super::error::Refusal;
+use super::openapi::{self, Routes};
 use super::outcome::{Outcome, gather};
 use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
 use super::{
@@ -26,31 +28,38 @@ use crate::supervisor::{CreateSpec, ExecuteSpec};
 
 /// Routes and what answers where there is none.
 pub(crate) fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/health", get(health))
-        .route("/sandboxes", get(list))
-        .route("/sandbox/create", post(create))
-        .route("/sandbox/{id}/execute", post(execute))
-        .route("/sandbox/{id}/command", post(commands::command))
-        .route("/sandbox/{id}/upload", post(upload::upload))
-        .route("/sandbox/{id}/files", get(files))
-        .route("/sandbox/{id}/download/{*path}", get(download::download))
-        .route("/sandbox/{id}/close", post(close))
+    let (routes, _) = described().split_for_parts();
+    routes
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+}
+
+/// Routes with their description.
+pub(super) fn described() -> Routes {
+    Routes::new()
+        .routes(routes!(health))
+        .routes(routes!(list))
+        .routes(routes!(create))
+        .routes(routes!(execute))
+        .routes(routes!(commands::command))
+        .routes(routes!(upload::upload))
+        .routes(routes!(files))
+        .routes(routes!(download::download))
+        .routes(routes!(close))
         .merge(contexts::routes())
         .merge(checkpoints::routes())
         .merge(mirrors::routes())
         .merge(processes::routes())
         .merge(network::routes())
         .merge(ports::routes())
-        .fallback(unknown_route)
-        .method_not_allowed_fallback(wrong_method)
+        .merge(openapi::routes())
 }
 
 async fn unknown_route() -> Refusal {
     Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such route")
 }
 
-async fn wrong_method() -> Refusal {
+pub(super) async fn wrong_method() -> Refusal {
     Refusal::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "method_not_allowed",
@@ -87,11 +96,29 @@ pub(super) fn segment(parts: &Parts, n: usize) -> String {
     segment.unwrap_or_default().to_owned()
 }
 
+/// Tell whether the service runs
+///
+/// Needs no key.
+#[utoipa::path(
+    get,
+    path = "/health",
+    operation_id = "health",
+    tag = "service",
+    responses((status = 200, description = "It answers.", body = openapi::Health)),
+)]
 async fn health() -> Json<Value> {
     Json(json!({ "status": "healthy" }))
 }
 
-async fn list(State(app): State<Arc<App>>) -> Json<BTreeMap<String, Listed>> {
+/// List the live sandboxes
+#[utoipa::path(
+    get,
+    path = "/sandboxes",
+    operation_id = "list_sandboxes",
+    tag = "sandboxes",
+    responses((status = 200, description = "The sandboxes, by id.", body = BTreeMap<String, Listed>)),
+)]
+async fn list(Caller(app): Caller) -> Json<BTreeMap<String, Listed>> {
     let sandboxes = app.supervisor.list().into_iter();
     Json(
         sandboxes
@@ -100,8 +127,21 @@ async fn list(State(app): State<Arc<App>>) -> Json<BTreeMap<String, Listed>> {
     )
 }
 
+/// Create a sandbox
+///
+/// It is ready when this answers, and closed when its lease is over. Everything in the body is
+/// optional.
+#[utoipa::path(
+    post,
+    path = "/sandbox/create",
+    operation_id = "create_sandbox",
+    tag = "sandboxes",
+    request_body(content = CreateRequest, description = "May be left out."),
+    responses((status = 200, description = "The sandbox, ready.", body = Created)),
+    extensions(("x-errors" = json!(["mirror_not_found", "mirror_building", "mirror_failed", "gpu_unavailable", "gpus_disabled", "gpus_in_use", "too_many_sandboxes", "too_many_sandboxes_of_key", "stopping"]))),
+)]
 async fn create(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Created>, Refusal> {
@@ -110,18 +150,37 @@ async fn create(
     Ok(Json(info.into()))
 }
 
-async fn close(
-    State(app): State<Arc<App>>,
-    SandboxId(id): SandboxId,
-) -> Result<Json<Value>, Refusal> {
+/// Close a sandbox
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/close",
+    operation_id = "close_sandbox",
+    tag = "sandboxes",
+    responses((status = 200, description = "It is gone, and everything in it.", body = openapi::Done)),
+)]
+async fn close(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Value>, Refusal> {
     whole::close(&app.supervisor, &id).await?;
     Ok(Json(
         json!({ "status": "success", "message": "Sandbox closed" }),
     ))
 }
 
+/// Execute Python
+///
+/// The body is the code itself, of any type but JSON, or JSON around it. Executions of a context
+/// run one after the other and share their variables. Events instead of one answer come with
+/// `stream`, or with the `Accept` of a stream. A client that goes away interrupts its code.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/execute",
+    operation_id = "execute",
+    tag = "code",
+    request_body(content((ExecuteRequest = "application/json"), (String = "text/plain"))),
+    responses((status = 200, description = "How it ended, whatever the code did; or its events ([ExecutionEvent](#/components/schemas/ExecutionEvent)) while it runs.", content((Outcome = "application/json"), (String = "application/x-ndjson"), (String = "text/event-stream")))),
+    extensions(("x-errors" = json!(["code_too_large", "invalid_utf8", "context_not_found", "queue_full", "too_many_executions", "execution_lost"]))),
+)]
 async fn execute(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     headers: HeaderMap,
     body: Body,
@@ -177,10 +236,18 @@ async fn execute_request(
         })
 }
 
-async fn files(
-    State(app): State<Arc<App>>,
-    SandboxId(id): SandboxId,
-) -> Result<Json<Vec<File>>, Refusal> {
+/// List the files of the working directory
+///
+/// Recursively; the paths are sorted.
+#[utoipa::path(
+    get,
+    path = "/sandbox/{id}/files",
+    operation_id = "list_files",
+    tag = "files",
+    responses((status = 200, description = "Regular files, by path.", body = Vec<File>)),
+    extensions(("x-errors" = json!(["files"]))),
+)]
+async fn files(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Vec<File>>, Refusal> {
     let entries = app.supervisor.list_files(&id).await?.into_iter();
     Ok(Json(entries.map(|entry| File::new(&id, entry)).collect()))
 }

@@ -20,12 +20,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{
+    AllowCredentials, AllowHeaders, AllowOrigin, AllowPrivateNetwork, CorsLayer,
+};
 
+use super::access::Access;
+use super::caller::OnBehalfOf;
 use super::error::{Error, Refusal};
-use super::guard::Guard;
 use super::socket::Socket;
-use super::{App, mcp, ports, rest};
+use super::{App, mcp, openapi, ports, rest};
 use crate::config::{self, Config};
 use crate::supervisor::Supervisor;
 
@@ -34,6 +37,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// Bytes of a request's head, and of what is read ahead of a body.
 pub(super) const HEAD_BYTES: usize = 64 * 1024;
 pub(super) const HEADERS: usize = 100;
+/// How long a browser need not ask again whether a page may send a request.
+const PREFLIGHT: Duration = Duration::from_secs(600);
 /// Pause after a failed accept: it fails for want of descriptors or memory, and at once again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -41,23 +46,24 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// over. Code of requests that are cut off is interrupted.
 ///
 /// # Errors
-/// Where the listener's address may not be served with this configuration.
+/// The listener fails.
 pub async fn serve(
     listener: TcpListener,
     supervisor: Supervisor,
     config: &Config,
+    access: Access,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let guard = Guard::new(&config.server, listener.local_addr()?)?;
     let app = Arc::new(App {
-        supervisor,
-        server: config.server.clone(),
+        // Until a request's key says more: a handler that asked nobody finds nothing.
+        supervisor: supervisor.on_behalf_of_nobody(),
+        server: Arc::new(config.server.clone()),
         code_bytes: config.limits.code_bytes,
     });
     let stopping = CancellationToken::new();
     let cut_off = CancellationToken::new();
     let mcp = mcp::routes(&app, &config.limits, &stopping, &cut_off);
-    let router = router(app, mcp, Arc::new(guard));
+    let router = router(app, mcp, access);
     let mut connections = JoinSet::new();
     tokio::select! {
         () = accept(&listener, &router, &config.server, &stopping, &mut connections) => {}
@@ -79,19 +85,21 @@ pub async fn serve(
     Ok(())
 }
 
-fn router(app: Arc<App>, mcp: Router, guard: Arc<Guard>) -> Router {
-    let inside = ports::Inside::new(Arc::clone(&app), Arc::clone(&guard));
-    rest::routes()
+fn router(app: Arc<App>, mcp: Router, access: Access) -> Router {
+    let inside = ports::Inside::new(Arc::clone(&app), access.clone());
+    let router = rest::routes()
         .with_state(app)
         .merge(mcp)
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(Arc::clone(&guard), check_key))
-        .layer(cors(Arc::clone(&guard)))
-        .layer(from_fn_with_state(guard, check_sender))
+        .layer(from_fn_with_state(access.clone(), check_key))
+        .layer(cors(access.clone()))
+        .layer(from_fn_with_state(access, check_sender))
         // Pages from inside have rules of their own for all of these.
         .merge(ports::proxied().with_state(inside.clone()))
         .layer(from_fn_with_state(inside, ports::by_name))
-        .layer(from_fn(observe))
+        .layer(from_fn(observe));
+    debug_assert_eq!(openapi::differences(&router), [""; 0]);
+    router
 }
 
 /// Outermost: a panic becomes an answer, every answer its common headers, every request a line.
@@ -121,43 +129,69 @@ async fn observe(request: Request, next: Next) -> Response {
 }
 
 async fn check_sender(
-    State(guard): State<Arc<Guard>>,
+    State(access): State<Access>,
     request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
+    let guard = access.now();
     guard.check_host(request.uri(), request.headers())?;
     guard.check_origin(request.headers())?;
     Ok(next.run(request).await)
 }
 
-/// `/health` says nothing that a connection does not, and what watches a service has no key.
+/// Finds out on whose behalf a request is. What watches a service has no key: `/health` says nothing that
+/// a connection does not. Nor does the description of the interface, which is the same everywhere.
 async fn check_key(
-    State(guard): State<Arc<Guard>>,
-    request: Request,
+    State(access): State<Access>,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
-    if request.uri().path() != "/health" {
-        guard.check_key(request.headers())?;
+    if !openapi::is_public(request.uri().path()) {
+        let owner = access.now().caller(request.headers())?;
+        request.extensions_mut().insert(OnBehalfOf(owner));
     }
     Ok(next.run(request).await)
 }
 
-/// Lets pages of the origins that [`Guard`] admits read our answers.
-fn cors(guard: Arc<Guard>) -> CorsLayer {
-    let admitted = move |origin: &HeaderValue, _: &_| {
-        origin
-            .to_str()
-            .is_ok_and(|origin| guard.admits_origin(origin))
+/// Lets pages of the origins that the guard admits read our answers (Fetch standard, "CORS protocol").
+/// With credentials only those that are listed by name or of this machine: `*` stands for pages that
+/// nobody knows.
+fn cors(access: Access) -> CorsLayer {
+    let of = |origin: &HeaderValue| origin.to_str().unwrap_or_default().to_owned();
+    let admitted = {
+        let access = access.clone();
+        move |origin: &HeaderValue, _: &_| access.now().admits_origin(&of(origin))
     };
+    let private = admitted.clone();
     CorsLayer::new()
         .allow_origin(AllowOrigin::predicate(admitted))
-        .allow_methods([Method::GET, Method::POST, Method::DELETE])
-        .allow_headers(tower_http::cors::AllowHeaders::mirror_request())
+        .allow_credentials(AllowCredentials::predicate(move |origin, _| {
+            access.now().trusts_origin(&of(origin))
+        }))
+        // Asked for by pages of public addresses that call private ones.
+        .allow_private_network(AllowPrivateNetwork::predicate(private))
+        .allow_methods([
+            Method::GET,
+            Method::HEAD,
+            Method::POST,
+            Method::PUT,
+            Method::PATCH,
+            Method::DELETE,
+        ])
+        // A list: `*` would not stand for `Authorization`.
+        .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([
             HeaderName::from_static("mcp-session-id"),
+            HeaderName::from_static("mcp-protocol-version"),
+            header::ACCEPT_RANGES,
             header::CONTENT_DISPOSITION,
+            header::CONTENT_RANGE,
+            header::ETAG,
+            header::LOCATION,
             header::RETRY_AFTER,
+            header::WWW_AUTHENTICATE,
         ])
+        .max_age(PREFLIGHT)
 }
 
 /// Takes connections for ever; past the limit they wait in the kernel's queue.

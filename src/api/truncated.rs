@@ -2,12 +2,13 @@
 
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::wire::download_url;
 use crate::supervisor::{Ended, Written};
 
 /// What was left out of an answer because a limit was hit.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct Truncated {
     /// All bytes that the code wrote to standard output.
@@ -30,7 +31,7 @@ pub(crate) struct Truncated {
 }
 
 /// A file that over-long output was saved to. Older ones are removed for newer ones.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct OutputFile {
     /// Relative to the working directory.

@@ -8,14 +8,16 @@ use std::task::{Context, Poll, ready};
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::multipart::{Field, MultipartError};
-use axum::extract::{FromRequest, Multipart, Query, Request, State};
+use axum::extract::{FromRequest, Multipart, Query, Request};
 use futures_util::{Stream, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::App;
 use super::body::{self, Chunks, Failure};
+use super::caller::Caller;
 use super::error::{Limit, Refusal};
+use super::openapi;
 use super::rest::SandboxId;
 use crate::supervisor::{Supervisor, Upload};
 
@@ -33,8 +35,23 @@ struct UploadQuery {
     file_path: Option<String>,
 }
 
+/// Upload a file
+///
+/// The path is `file_path`, in the form or in the query, else the name that the form gives the
+/// file. A path that ends in a slash is a directory, to which the name is added. Directories are
+/// made, and what is there is replaced.
+#[utoipa::path(
+    post,
+    path = "/sandbox/{id}/upload",
+    operation_id = "upload_file",
+    tag = "files",
+    params(("file_path" = Option<String>, Query, description = "Path of the file.")),
+    request_body(content = openapi::UploadForm, content_type = "multipart/form-data"),
+    responses((status = 200, description = "It is there, whole.", body = openapi::Uploaded)),
+    extensions(("x-errors" = json!(["bad_query", "unsupported_content_type", "bad_multipart", "broken_body", "body_timeout", "invalid_utf8", "invalid_field", "upload_too_large", "upload_failed", "files"]))),
+)]
 pub(crate) async fn upload(
-    State(app): State<Arc<App>>,
+    Caller(app): Caller,
     SandboxId(id): SandboxId,
     request: Request,
 ) -> Result<Json<Value>, Refusal> {

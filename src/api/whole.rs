@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::supervisor::{
     BranchInfo, CheckpointInfo, ContextInfo, ContextSpec, CreateSpec, Error, ErrorKind, ForkSpec,
-    ProcessInfo, ProcessSpec, SandboxInfo, Supervisor,
+    ProcessInfo, ProcessSpec, SandboxInfo, Stopped, Supervisor, WorkspaceInfo, WorkspaceSpec,
 };
 
 /// Runs a verb to its end.
@@ -47,6 +47,40 @@ pub(crate) async fn create(
         |made: SandboxInfo| async move { undo.close(&made.id).await },
     )
     .await
+}
+
+/// Makes a workspace, and closes it again when nobody is left to be told its id.
+pub(crate) async fn open_workspace(
+    supervisor: &Supervisor,
+    spec: WorkspaceSpec,
+) -> Result<WorkspaceInfo, Error> {
+    let (verb, undo) = (supervisor.clone(), supervisor.clone());
+    told(
+        async move { verb.open_workspace(spec).await },
+        |made: WorkspaceInfo| async move { undo.close(&made.sandbox.id).await },
+    )
+    .await
+}
+
+/// Ends a workspace to the end.
+pub(crate) async fn clean_workspace(
+    supervisor: &Supervisor,
+    container_id: &str,
+    workspace_id: &str,
+) -> Result<(), Error> {
+    let verb = supervisor.clone();
+    let (container, workspace) = (container_id.to_owned(), workspace_id.to_owned());
+    finished(async move { verb.clean_workspace(&container, &workspace).await }).await
+}
+
+/// Stops a container to the end.
+pub(crate) async fn stop_container(
+    supervisor: &Supervisor,
+    container_id: &str,
+    persistent: bool,
+) -> Result<Stopped, Error> {
+    let (verb, id) = (supervisor.clone(), container_id.to_owned());
+    finished(async move { verb.stop_container(&id, persistent).await }).await
 }
 
 /// Deletes a mirror to the end.

@@ -12,8 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::error::Refusal;
+use super::openapi;
 use crate::supervisor::{
     BranchInfo, Change, CheckpointInfo, CommandEnded, CommandOutcome, CommandSpec, ContextInfo,
     ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
@@ -25,19 +27,39 @@ pub(crate) use port::PortAnswer;
 pub(crate) use process::*;
 
 /// Body of `POST /sandbox/create`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CreateRequest {
+    /// Free text for people; one is made up where it is missing or empty. No control characters.
+    #[schema(max_length = 128)]
     name: Option<String>,
+    /// Id or name of a mirror: the packages that the sandbox begins with.
     mirror: Option<String>,
+    /// RAM; at most limits.max_memory_bytes.
+    #[schema(minimum = 67108864)]
     memory_bytes: Option<u64>,
+    /// Processors; at most limits.max_cpus.
+    #[schema(minimum = 0.01)]
     cpus: Option<f64>,
+    /// Bytes of files; at most limits.max_disk_bytes.
+    #[schema(minimum = 1048576)]
     disk_bytes: Option<u64>,
+    /// Processes and threads; at most limits.max_processes.
+    #[schema(minimum = 4)]
     processes: Option<u64>,
+    /// It is closed after this time; at most limits.max_lease_seconds.
+    #[schema(minimum = 1)]
     lease_seconds: Option<u64>,
+    /// It is closed when it was not used for this time; likewise.
+    #[schema(minimum = 1)]
     idle_seconds: Option<u64>,
+    /// What it may reach.
+    #[schema(value_type = Option<openapi::NetworkWish>)]
     network: Option<Value>,
+    /// GPUs of the host that it gets, where the operator gives any.
+    #[schema(value_type = Option<openapi::GpuWish>)]
     gpus: Option<Value>,
+    /// Environment variables of everything that runs in it: at most 256, of 32 KiB in all.
     env: Option<BTreeMap<String, String>>,
 }
 
@@ -69,23 +91,34 @@ fn wish(value: Value) -> Result<Wish, Refusal> {
 }
 
 /// JSON body of `POST /sandbox/{id}/execute`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExecuteRequest {
+    /// Python, with what IPython adds to it; at most limits.code_bytes.
     pub(crate) code: String,
+    /// The context that it runs in; `default` where it is missing.
     #[serde(default)]
     context_id: Option<String>,
+    /// Wall time; at most limits.max_timeout_seconds.
     #[serde(default)]
+    #[schema(exclusive_minimum = 0)]
     timeout_seconds: Option<f64>,
+    /// Environment variables while it runs.
     #[serde(default)]
     env: Option<BTreeMap<String, String>>,
+    /// What `input()` and `sys.stdin` read.
     #[serde(default)]
     stdin: Option<String>,
+    /// Answer with events while it runs, rather than at its end.
     #[serde(default)]
     pub(crate) stream: Option<bool>,
+    /// Whether variables outlive a Python process that dies.
     #[serde(default)]
+    #[schema(value_type = Option<openapi::RestoreWhen>)]
     restore: Option<Restore>,
+    /// What becomes of the code when the client goes away.
     #[serde(default)]
+    #[schema(value_type = Option<openapi::WhenClientGoes>)]
     pub(crate) on_disconnect: Option<OnDisconnect>,
 }
 
@@ -117,11 +150,16 @@ impl TryFrom<ExecuteRequest> for ExecuteSpec {
 }
 
 /// Body of `POST /sandbox/{id}/contexts`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ContextRequest {
+    /// Free text for people. No control characters.
+    #[schema(max_length = 128)]
     name: Option<String>,
+    /// Directory in which its Python starts.
+    #[schema(min_length = 1, max_length = 4096)]
     cwd: Option<String>,
+    /// Its environment variables, over those of the sandbox.
     env: Option<BTreeMap<String, String>>,
 }
 
@@ -136,25 +174,31 @@ impl From<ContextRequest> for ContextSpec {
 }
 
 /// Body of `POST /sandbox/{id}/contexts/{context}/checkpoint`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CheckpointRequest {
+    /// Free text for people. No control characters.
+    #[schema(max_length = 128)]
     pub(crate) name: Option<String>,
 }
 
 /// Body of `POST /sandbox/{id}/contexts/{context}/restore`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RestoreRequest {
+    /// The checkpoint that the context goes back to.
     #[serde(alias = "checkpoint")]
     pub(crate) checkpoint_id: String,
 }
 
 /// Body of `POST /sandbox/{id}/contexts/{context}/fork`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ForkRequest {
+    /// Free text for people, of the new context. No control characters.
+    #[schema(max_length = 128)]
     name: Option<String>,
+    /// Go on from this checkpoint, rather than from the context as it is.
     #[serde(alias = "checkpoint")]
     checkpoint_id: Option<String>,
 }
@@ -169,15 +213,17 @@ impl From<ForkRequest> for ForkSpec {
 }
 
 /// Body of `POST /sandbox/{id}/interrupt`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct InterruptRequest {
+    /// The context to interrupt; all of them where it is missing.
     pub(crate) context_id: Option<String>,
 }
 
 /// A context of a sandbox.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = Context)]
 pub(crate) struct ContextAnswer {
     /// Names the context in other calls; `default` is the one that every sandbox has.
     pub(crate) context_id: String,
@@ -188,6 +234,7 @@ pub(crate) struct ContextAnswer {
     /// RFC 3339, UTC.
     created_at: String,
     /// `idle`, `busy` or `closing`.
+    #[schema(value_type = openapi::Activity)]
     pub(crate) state: &'static str,
     /// Counts its executions; 0 when its variables are fresh.
     execution_count: u64,
@@ -207,8 +254,9 @@ impl From<ContextInfo> for ContextAnswer {
 }
 
 /// A context that goes on from a checkpoint or from another context.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = Branch)]
 pub(crate) struct BranchAnswer {
     #[serde(flatten)]
     pub(crate) context: ContextAnswer,
@@ -229,8 +277,9 @@ impl From<BranchInfo> for BranchAnswer {
 }
 
 /// Variables of a context that were kept.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = Checkpoint)]
 pub(crate) struct CheckpointAnswer {
     /// Names the checkpoint in other calls.
     pub(crate) checkpoint_id: String,
@@ -266,16 +315,24 @@ const FILES_ARE_SHARED: &str =
     "variables only: files are shared by all contexts and are not rolled back";
 
 /// Body of `POST /sandbox/{id}/command`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CommandRequest {
+    /// What a shell runs; at most 32 KiB.
+    #[schema(max_length = 32768)]
     command: String,
+    /// Answer with events while it runs, rather than at its end.
     #[serde(default)]
     pub(crate) stream: Option<bool>,
+    /// Wall time; at most limits.max_timeout_seconds.
     #[serde(default)]
+    #[schema(exclusive_minimum = 0)]
     timeout_seconds: Option<f64>,
+    /// Where it runs; the working directory where it is missing.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 4096)]
     cwd: Option<String>,
+    /// Its environment variables, over those of the sandbox.
     #[serde(default)]
     env: Option<BTreeMap<String, String>>,
 }
@@ -309,8 +366,9 @@ pub(crate) fn seconds(timeout_seconds: Option<f64>) -> Result<Option<Duration>, 
 }
 
 /// A sandbox that was created.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = SandboxCreated)]
 pub(crate) struct Created {
     /// Names the sandbox in every other call.
     pub(crate) sandbox_id: String,
@@ -321,7 +379,7 @@ pub(crate) struct Created {
     /// When it is closed at the latest, RFC 3339, UTC.
     pub(crate) expires_at: String,
     /// GPUs that it has: UUIDs, or indices where those are not known.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) gpus: Vec<String>,
 }
 
@@ -338,13 +396,22 @@ impl From<SandboxInfo> for Created {
 }
 
 /// A sandbox in `GET /sandboxes`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Sandbox)]
 pub(crate) struct Listed {
+    /// Free text for people.
     name: String,
+    /// RFC 3339, UTC.
     created_at: String,
+    /// When it is closed at the latest, RFC 3339, UTC.
     expires_at: String,
+    /// RFC 3339, UTC.
     last_used_at: String,
+    /// `idle`, `busy` or `closing`.
+    #[schema(value_type = openapi::Activity)]
     state: &'static str,
+    /// Name of the key whose it is; null where there are no keys.
+    owner: Option<String>,
 }
 
 impl From<SandboxInfo> for Listed {
@@ -354,14 +421,16 @@ impl From<SandboxInfo> for Listed {
             expires_at: rfc3339(info.expires_at),
             last_used_at: rfc3339(info.last_used_at),
             state: info.state.as_str(),
+            owner: info.owner,
             name: info.name,
         }
     }
 }
 
 /// A command that ended.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = CommandOutcome)]
 pub(crate) struct CommandAnswer {
     /// What the command wrote to its standard output.
     pub(crate) stdout: String,
@@ -372,7 +441,7 @@ pub(crate) struct CommandAnswer {
 }
 
 /// How a command ended.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct CommandEnd {
     /// 0 for success; 128 + n when signal n ended it; 124 when its time was over.
@@ -411,8 +480,9 @@ impl From<CommandEnded> for CommandEnd {
 }
 
 /// A file of the working directory.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = FileEntry)]
 pub(crate) struct File {
     /// Relative to the working directory.
     pub(crate) path: String,
@@ -436,7 +506,7 @@ impl File {
 }
 
 /// A file that an execution touched.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct TouchedFile {
     /// Relative to the working directory.
@@ -444,6 +514,7 @@ pub(crate) struct TouchedFile {
     /// Bytes afterwards, 0 when deleted.
     pub(crate) size: u64,
     /// `created`, `changed` or `deleted`.
+    #[schema(value_type = openapi::FileEvent)]
     pub(crate) change: &'static str,
     /// Where this service serves it; null when deleted.
     pub(crate) url: Option<String>,
@@ -466,8 +537,9 @@ impl TouchedFile {
 }
 
 /// What an execution cost.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = Usage)]
 pub(crate) struct Cost {
     /// Wall time.
     wall_seconds: f64,
@@ -485,9 +557,11 @@ pub(crate) struct Cost {
     /// Likewise written, what was printed included.
     written_bytes: Option<u64>,
     /// Which of `memory`, `processes`, `disk`, `output`, `time` were hit.
+    #[schema(value_type = Vec<openapi::LimitName>)]
     limits_hit: Vec<&'static str>,
     /// How often each of these was hit: processes killed for memory, forks refused, streams and
     /// results cut; 1 for disk and time.
+    #[schema(value_type = BTreeMap<String, u64>)]
     limit_hits: BTreeMap<&'static str, u64>,
 }
 

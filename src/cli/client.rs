@@ -39,6 +39,12 @@ impl Client {
         })
     }
 
+    /// Sends this key instead of the environment's, where it is one.
+    pub fn with_key(mut self, key: Option<String>) -> Self {
+        self.api_key = key.or(self.api_key);
+        self
+    }
+
     /// Sends a request and gives the response as it begins.
     pub async fn send(
         &mut self,

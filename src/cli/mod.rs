@@ -3,14 +3,18 @@
 mod bench;
 pub mod client;
 mod doctor;
+mod log;
+mod mcp;
 mod mirror;
+mod notify;
+mod ps;
 mod run;
 mod serve;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::mirror::{Lock, Mirror, Store, TerminalProgress};
@@ -45,6 +49,12 @@ enum Verb {
     Serve(serve::ServeArgs),
     /// Run one script in a fresh sandbox
     Run(run::RunArgs),
+    /// Speak MCP on standard input and output, for clients that start their servers
+    Mcp(mcp::McpArgs),
+    /// List the sandboxes of the running service
+    Ps(ps::PsArgs),
+    /// Close sandboxes of the running service
+    Kill(ps::KillArgs),
     /// Build, list, verify and remove mirrors, the base that sandboxes share
     #[command(subcommand)]
     Mirror(mirror::MirrorCommand),
@@ -56,12 +66,10 @@ enum Verb {
 }
 
 impl Common {
-    /// The configuration: defaults, then the file, then these options.
+    /// The configuration: defaults, then the file, then the environment, then these options.
     fn load(&self) -> Result<Config, String> {
-        let mut config = match &self.config {
-            None => Config::default(),
-            Some(path) => Config::from_file(path)?,
-        };
+        let flags = variables_of(&Cli::command());
+        let mut config = Config::load(self.config.as_deref(), std::env::vars_os(), &flags)?;
         if let Some(dir) = &self.data_dir {
             config.data_dir.clone_from(dir);
         }
@@ -72,12 +80,23 @@ impl Common {
     }
 }
 
+/// Variables of the environment that stand for flags.
+fn variables_of(command: &clap::Command) -> Vec<String> {
+    let own = command.get_arguments().filter_map(|flag| flag.get_env());
+    let own = own.filter_map(|name| name.to_str().map(str::to_owned));
+    let below = command.get_subcommands().flat_map(variables_of);
+    own.chain(below).collect()
+}
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.verb {
         Verb::Serve(args) => serve::main(&cli.common, &args),
         Verb::Run(args) => run::main(&cli.common, &args),
+        Verb::Mcp(args) => mcp::main(&cli.common, &args),
+        Verb::Ps(args) => ps::ps(&cli.common, &args),
+        Verb::Kill(args) => ps::kill(&cli.common, &args),
         Verb::Mirror(command) => cli
             .common
             .load()
@@ -148,18 +167,6 @@ fn program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
 
-/// Logs go to standard error; `RUST_LOG` says how much.
-fn log_to_stderr() {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("warn,rmcp=error,sandcell=info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_writer(std::io::stderr)
-        .init();
-}
-
 /// A number of bytes with an optional binary suffix: `512M`, `1G`, `1048576`.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let upper = text.trim().to_ascii_uppercase();
@@ -180,7 +187,6 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

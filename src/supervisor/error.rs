@@ -85,6 +85,34 @@ impl Error {
         }
     }
 
+    /// The caller's key has as many sandboxes as it may.
+    pub fn too_many_sandboxes_of_key(most: usize) -> Self {
+        Self {
+            retry_after_seconds: Some(super::RETRY_AFTER_SECONDS),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_sandboxes_of_key",
+                format!("this key has {most} live sandboxes (its max_sandboxes); close one"),
+            )
+        }
+    }
+
+    /// The caller's key has started as much within a minute as it may.
+    pub fn too_many_executions(most: u32, wait: std::time::Duration) -> Self {
+        let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
+        Self {
+            retry_after_seconds: Some(seconds),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_executions",
+                format!(
+                    "this key may start {most} executions, commands and processes in a minute (its \
+                     executions_per_minute); try again in {seconds} s"
+                ),
+            )
+        }
+    }
+
     /// It is too late for anything else.
     pub fn sandbox_closing() -> Self {
         Self::new(

@@ -21,7 +21,7 @@ use crate::isolation::spec::{FileWork, HOME, Reply};
 /// Longest between two signs of life of file work: it may be stopped by user code.
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The second seed's name of the working directory, a link in the mirror.
-const HOME_ALIAS: &str = "/app/results";
+pub(super) const HOME_ALIAS: &str = "/app/results";
 
 /// All regular files of the working directory, recursively, sorted by path.
 pub async fn list(sandbox: &Sandbox) -> Result<Vec<FileEntry>, Error> {

@@ -147,10 +147,10 @@ impl Host {
             ablation,
             default_index,
         } = prepared;
-        // A service's own, in its data directory: what runs one sandbox and goes has no cache.
-        let index = match &lock {
-            Some(_) if !default_index.is_empty() => Some(package_index(&config, &default_index)?),
-            _ => None,
+        // With a cache in the data directory: what has none and no index goes without.
+        let index = match &*default_index {
+            "" => None,
+            url => Some(package_index(&config, url)?),
         };
         let egress = Arc::new(Egress::new(&config.network, index).map_err(Error::Unsupported)?);
         let host = Arc::new(Self {

@@ -6,34 +6,42 @@
 mod checkpoints;
 mod command;
 mod context;
+mod copies;
+mod dependencies;
 mod ended;
 mod error;
 mod files;
 mod gpus;
+mod history;
 pub mod host;
 mod install;
 mod launch;
 mod layer;
+mod local;
 mod log;
 mod mirrors;
 mod network;
+mod owner;
 mod plan;
 mod pool;
 mod ports;
 mod processes;
 mod program;
+mod project;
 mod realm;
 mod requirements;
 mod sandbox;
 mod saving;
+mod sequence;
 mod setup;
 pub mod types;
 mod uv;
+mod workspaces;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
@@ -41,19 +49,24 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 pub use command::RunningCommand;
+pub use copies::{destination, file_name, relative_to_home};
 pub use error::{Error, ErrorKind};
 pub use host::Prepared;
+pub use local::LocalDirs;
+pub use owner::Owner;
 pub use ports::{ListeningPort, PortConnection, PortUse};
 pub use processes::{Attached, ProcessHandle};
 pub use types::*;
 
 use crate::config::Config;
 use crate::isolation;
+pub use crate::isolation::spec::HOME;
 use crate::mirror::Layers;
 use crate::network::Policy;
 use gpus::GpuTable;
 use host::Host;
 use mirrors::{Mirrors, Site};
+use owner::Scope;
 use pool::Pool;
 use realm::Realm;
 use sandbox::{Plan, Sandbox};
@@ -63,15 +76,19 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Seconds after which a create that found no room may try again.
 const RETRY_AFTER_SECONDS: u32 = 5;
 
-/// The service's core. Cheap to clone; every clone is the same supervisor.
+/// The service's core, as one owner sees it, or whoever asks where there are none
+/// ([`Supervisor::on_behalf_of`]). Cheap to clone; every clone is the same supervisor.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     inner: Arc<Inner>,
+    scope: Scope,
 }
 
 #[derive(Debug)]
 struct Inner {
     host: Arc<Host>,
+    /// The configuration that new sandboxes and requests are checked against.
+    current: RwLock<Arc<Config>>,
     /// Of the base.
     base: Arc<Realm>,
     pool: Arc<Pool>,
@@ -87,16 +104,31 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Registry {
     live: HashMap<String, Arc<Sandbox>>,
-    /// Creates under way: they count against the limit of live sandboxes.
-    creating: usize,
+    /// Creates under way, by whom: they count against the limits of live sandboxes.
+    creating: Vec<Option<Owner>>,
+}
+
+impl Registry {
+    /// Live sandboxes and creates under way of an owner.
+    fn count_of(&self, owner: &Owner) -> usize {
+        let live = self.live.values().filter_map(|sandbox| sandbox.owner());
+        let creating = self.creating.iter().flatten().cloned();
+        live.chain(creating).filter(|of| of == owner).count()
+    }
 }
 
 /// Room for one live sandbox, given back unless it was used.
-struct Room<'a>(&'a Inner);
+struct Room<'a> {
+    inner: &'a Inner,
+    owner: Option<Owner>,
+}
 
 impl Drop for Room<'_> {
     fn drop(&mut self) {
-        self.0.registry.lock().expect("not poisoned").creating -= 1;
+        let creating = &mut self.inner.registry.lock().expect("not poisoned").creating;
+        if let Some(place) = creating.iter().position(|owner| *owner == self.owner) {
+            creating.swap_remove(place);
+        }
     }
 }
 
@@ -131,6 +163,7 @@ impl Supervisor {
             }
         };
         let inner = Arc::new(Inner {
+            current: RwLock::new(Arc::new(host.config.clone())),
             host,
             base,
             pool,
@@ -142,7 +175,10 @@ impl Supervisor {
             filler: Mutex::default(),
             draining: AtomicBool::new(false),
         });
-        let supervisor = Self { inner };
+        let supervisor = Self {
+            inner,
+            scope: Scope::Everything,
+        };
         supervisor.destroy_later(probe);
         let tender = supervisor.clone();
         supervisor.spawn(async move { tender.tend_mirrors().await });
@@ -156,7 +192,35 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Every knob.
+    /// A handle that sees and makes only what is this owner's; `None` sees everything, and what it makes
+    /// is nobody's.
+    pub fn on_behalf_of(&self, owner: Option<Owner>) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            scope: owner.map_or(Scope::Everything, Scope::Of),
+        }
+    }
+
+    /// A handle that sees and makes nothing, for where it is not known yet who asks.
+    pub fn on_behalf_of_nobody(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            scope: Scope::Nothing,
+        }
+    }
+
+    /// Checks new sandboxes and requests against another configuration from now on. Only what
+    /// [`Config::reload`] takes over may be another.
+    pub fn reconfigure(&self, config: Config) {
+        *self.inner.current.write().expect("not poisoned") = Arc::new(config);
+    }
+
+    /// Every knob as it is now.
+    fn current(&self) -> Arc<Config> {
+        Arc::clone(&self.inner.current.read().expect("not poisoned"))
+    }
+
+    /// Every knob as it was at the start.
     pub fn config(&self) -> &Config {
         &self.inner.host.config
     }
@@ -174,13 +238,14 @@ impl Supervisor {
     /// Creates a sandbox with a ready kernel.
     ///
     /// # Errors
-    /// `Invalid` names the field; `Busy` when there are as many live sandboxes as allowed;
-    /// `Unavailable` while the service stops.
+    /// `Invalid` names the field; `Busy` when there are as many live sandboxes as allowed, in all or of
+    /// this owner; `Unavailable` while the service stops.
     pub async fn create(&self, spec: CreateSpec) -> Result<SandboxInfo, Error> {
         let wanted = spec.mirror.clone();
-        let mut plan = Plan::new(spec, self.config())?;
+        let mut plan = Plan::new(spec, &self.current())?;
+        plan.owner = self.scope.owner()?;
         self.refuse_draining()?;
-        let _room = self.take_room()?;
+        let _room = self.take_room(plan.owner.clone())?;
         let site = self.site(wanted.as_deref()).await?;
         if let Some(wish) = &plan.wish {
             let lease = self.inner.gpus.take(wish, &self.config().gpus).await?;
@@ -249,10 +314,10 @@ impl Supervisor {
         sandbox.claim(plan).await
     }
 
-    fn take_room(&self) -> Result<Room<'_>, Error> {
+    fn take_room(&self, owner: Option<Owner>) -> Result<Room<'_>, Error> {
         let mut registry = self.inner.registry.lock().expect("not poisoned");
-        let most = self.config().service.max_sandboxes;
-        if registry.live.len() + registry.creating >= most {
+        let most = self.current().service.max_sandboxes;
+        if registry.live.len() + registry.creating.len() >= most {
             let mut error = Error::new(
                 ErrorKind::Busy,
                 "too_many_sandboxes",
@@ -261,8 +326,17 @@ impl Supervisor {
             error.retry_after_seconds = Some(RETRY_AFTER_SECONDS);
             return Err(error);
         }
-        registry.creating += 1;
-        Ok(Room(&self.inner))
+        if let Some(owner) = &owner
+            && let Some(most) = owner.max_sandboxes()
+            && registry.count_of(owner) >= most
+        {
+            return Err(Error::too_many_sandboxes_of_key(most));
+        }
+        registry.creating.push(owner.clone());
+        Ok(Room {
+            inner: &self.inner,
+            owner,
+        })
     }
 
     fn refuse_draining(&self) -> Result<(), Error> {
@@ -312,11 +386,12 @@ impl Supervisor {
         tasks.spawn(task);
     }
 
-    /// Every live sandbox, oldest first.
+    /// Every live sandbox that this handle sees, oldest first.
     pub fn list(&self) -> Vec<SandboxInfo> {
         let mut all: Vec<SandboxInfo> = {
             let registry = self.inner.registry.lock().expect("not poisoned");
-            registry.live.values().map(|s| s.info()).collect()
+            let seen = registry.live.values().filter(|s| self.scope.sees(s));
+            seen.map(|s| s.info()).collect()
         };
         all.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         all
@@ -327,20 +402,19 @@ impl Supervisor {
         self.find(id).map(|s| s.info())
     }
 
+    /// The one way to a sandbox for every verb: what this handle does not see is not there.
     fn find(&self, id: &str) -> Result<Arc<Sandbox>, Error> {
         let registry = self.inner.registry.lock().expect("not poisoned");
-        registry
-            .live
-            .get(id)
-            .cloned()
-            .ok_or_else(|| Error::sandbox_not_found(id))
+        let found = registry.live.get(id).filter(|s| self.scope.sees(s));
+        found.cloned().ok_or_else(|| Error::sandbox_not_found(id))
     }
 
     /// Closes a sandbox; of two closes at once one wins, the other is `NotFound`. Returns when its
     /// processes are gone; its cgroups follow in the background.
     pub async fn close(&self, id: &str) -> Result<(), Error> {
+        let found = self.find(id)?;
         let sandbox = self
-            .unlist(id)
+            .unlist(found.id())
             .ok_or_else(|| Error::sandbox_not_found(id))?;
         // In a task of its own first: whoever asked may go away.
         self.destroy_later(Arc::clone(&sandbox));
@@ -361,10 +435,12 @@ impl Supervisor {
                 ),
             ));
         }
-        plan::check_timeout(spec.timeout, limits)?;
+        plan::check_timeout(spec.timeout, &self.current().limits)?;
         plan::check_env(&spec.env)?;
+        let sandbox = self.find(id)?;
+        self.scope.take_execution()?;
         Ok(Execution {
-            events: self.find(id)?.execute(spec)?,
+            events: sandbox.execute(spec)?,
         })
     }
 
@@ -467,11 +543,12 @@ impl Supervisor {
 
     /// Starts a shell command; dropping the handle before its end kills it.
     pub async fn command(&self, id: &str, spec: CommandSpec) -> Result<RunningCommand, Error> {
-        plan::check_timeout(spec.timeout, &self.config().limits)?;
+        plan::check_timeout(spec.timeout, &self.current().limits)?;
         plan::check_env(&spec.env)?;
         plan::check_command(&spec.command, spec.cwd.as_deref())?;
         let sandbox = self.find(id)?;
         sandbox.refuse_closing()?;
+        self.scope.take_execution()?;
         sandbox.touch();
         command::start(&sandbox, spec).await
     }

@@ -39,6 +39,7 @@ impl Plan {
     pub fn default_of(config: &Config) -> Self {
         let limits = &config.limits;
         Self {
+            owner: None,
             name: None,
             limits: CgroupLimits {
                 memory_bytes: limits.memory_bytes,

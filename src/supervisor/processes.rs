@@ -128,6 +128,7 @@ impl Supervisor {
         let limits = &self.config().limits;
         plan::check_process(&spec, limits)?;
         let sandbox = self.find(id)?;
+        self.scope.take_execution()?;
         sandbox.touch();
         let room = sandbox.processes.take_room(&sandbox)?;
         let argv = match &spec.command {

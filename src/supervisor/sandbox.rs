@@ -25,11 +25,13 @@ use super::gpus::GpuLease;
 use super::host::Host;
 use super::install::Installs;
 use super::network::{self, Network};
+use super::owner::Owner;
 use super::ports::Ports;
 use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState, Wish};
+use super::workspaces::WorkspaceState;
 use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::grant::Granted;
@@ -68,6 +70,8 @@ pub struct Sandbox {
     pub(super) network: Network,
     pub(super) installs: Installs,
     pub(super) ports: Ports,
+    /// Of the tools for workspaces.
+    pub(super) workspace: WorkspaceState,
     gpus: Option<Arc<GpuLease>>,
     claim: Mutex<Claim>,
 }
@@ -75,6 +79,7 @@ pub struct Sandbox {
 /// What a claim sets.
 #[derive(Debug, Clone)]
 struct Claim {
+    owner: Option<Owner>,
     name: String,
     created_at: SystemTime,
     expires_at: SystemTime,
@@ -90,6 +95,8 @@ struct Claim {
 /// What a sandbox is to be, all defaults filled in.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// Whose it is to be.
+    pub owner: Option<Owner>,
     /// For people.
     pub name: Option<String>,
     /// Enforced by cgroups.
@@ -190,7 +197,9 @@ impl Sandbox {
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
             gpus,
+            workspace: WorkspaceState::default(),
             claim: Mutex::new(Claim {
+                owner: None,
                 name: id.clone(),
                 created_at: now,
                 expires_at: now,
@@ -213,6 +222,7 @@ impl Sandbox {
         {
             let mut claim = self.claim.lock().expect("not poisoned");
             *claim = Claim {
+                owner: plan.owner.clone(),
                 name: plan
                     .name
                     .clone()
@@ -245,11 +255,17 @@ impl Sandbox {
         &self.id
     }
 
+    /// Whose it is; nobody's where there are no keys.
+    pub(super) fn owner(&self) -> Option<Owner> {
+        self.claim.lock().expect("not poisoned").owner.clone()
+    }
+
     /// For clients.
     pub fn info(&self) -> SandboxInfo {
         let claim = self.claim.lock().expect("not poisoned");
         SandboxInfo {
             id: self.id.clone(),
+            owner: claim.owner.as_ref().map(|owner| owner.name().to_owned()),
             name: claim.name.clone(),
             created_at: claim.created_at,
             expires_at: claim.expires_at,
@@ -575,8 +591,12 @@ fn port_taken() -> isolation::Error {
 
 /// 128 random bits as 26 characters of Crockford's base 32, in lower case.
 pub(super) fn new_id() -> String {
+    id_of(rand::random())
+}
+
+/// The form of an id.
+pub(super) fn id_of(mut bits: u128) -> String {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-    let mut bits: u128 = rand::random();
     let mut id = [0u8; 26];
     for c in &mut id {
         *c = ALPHABET[(bits & 31) as usize];

@@ -3,6 +3,7 @@
 
 mod package;
 mod process;
+mod workspace;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,6 +23,7 @@ pub use crate::mirror::Package;
 use crate::network::Policy;
 pub use package::*;
 pub use process::*;
+pub use workspace::*;
 
 /// What a new sandbox should be; `None` takes the configured default.
 #[derive(Debug, Clone, Default)]
@@ -55,6 +57,8 @@ pub struct CreateSpec {
 pub struct SandboxInfo {
     /// 26 characters, `a`–`z` and `0`–`9`.
     pub id: String,
+    /// Name of the key whose it is; `None` where there are no keys.
+    pub owner: Option<String>,
     /// Free text.
     pub name: String,
     /// When it was created (claimed).

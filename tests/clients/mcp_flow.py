@@ -1,6 +1,6 @@
 """Drives a running service through the official MCP client, as a model's host would.
 
-    pip install -r requirements.txt
+    pip install -r mcp.txt
     python mcp_flow.py http://127.0.0.1:8000/mcp [KEY]
 
 Runs every check in both generations of the protocol: the stateless one (2026-07-28) and the older
@@ -29,6 +29,7 @@ TOOLS = {
     "list_files",
     "read_file",
     "write_file",
+    "upload_file_to_sandbox",
     "create_context",
     "list_contexts",
     "delete_context",
@@ -306,6 +307,30 @@ async def check_files(session):
     assert result.is_error and "1048576" in text(result), text(result)
 
 
+async def check_upload(session):
+    """Content goes in; local files do not, as this service lists no directory."""
+    upload = {"content": "a,b\n", "dest_path": "in/table.csv"}
+    uploaded = succeeded(await session.call("upload_file_to_sandbox", **upload))
+    assert uploaded["file_path"] == "in/table.csv" and uploaded["size"] == 4, uploaded
+    assert uploaded["success"] and uploaded["url"].endswith("/download/in/table.csv"), uploaded
+    upload = {"content": "/w==", "encoding": "base64", "dest_path": "/app/results/raw"}
+    assert succeeded(await session.call("upload_file_to_sandbox", **upload))["file_path"] == "raw"
+    read = await session.run("print(open('in/table.csv').read(), open('raw', 'rb').read())")
+    assert text(read) == "a,b\n b'\\xff'", text(read)
+    for arguments, word in [
+        ({"local_file_path": "/etc/passwd"}, "mcp.local_dirs"),
+        ({"local_file_path": "x", "dest_path": "y"}, "mcp.local_dirs"),
+        ({"local_file_path": "/etc/passwd", "content": "x"}, "either"),
+        ({}, "either"),
+        ({"content": "x"}, "dest_path"),
+        ({"content": "x", "dest_path": "dir/"}, "dest_path"),
+        ({"content": "x", "dest_path": "../x"}, "bad_path"),
+        ({"content": "?", "encoding": "base64", "dest_path": "x"}, "base64"),
+    ]:
+        result = await session.call("upload_file_to_sandbox", **arguments)
+        assert result.is_error and word in text(result), (arguments, text(result))
+
+
 async def check_commands(session):
     result = await session.call("execute_terminal_command", command="echo out; echo err >&2; exit 3")
     answer = succeeded(result)
@@ -508,6 +533,7 @@ CHECKS = [
     check_endings,
     check_refusals,
     check_files,
+    check_upload,
     check_commands,
     check_packages,
     check_long_commands,

@@ -3,7 +3,12 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 
+mod call;
 mod clients;
+mod events;
 mod official;
+mod resources;
 mod rpc;
+mod seeds;
 mod sets;
+mod stdio;

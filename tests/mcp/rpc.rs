@@ -9,7 +9,19 @@ const VERSION: &str = "2026-07-28";
 
 /// Sends one request to an endpoint; the parameters get the metadata that the revision asks for.
 #[track_caller]
-pub fn post(service: &Service, path: &str, method: &str, mut params: Value) -> Answer {
+pub fn post(service: &Service, path: &str, method: &str, params: Value) -> Answer {
+    post_as(service, None, path, method, params)
+}
+
+/// The same with a key.
+#[track_caller]
+pub fn post_as(
+    service: &Service,
+    key: Option<&str>,
+    path: &str,
+    method: &str,
+    mut params: Value,
+) -> Answer {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": VERSION,
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -24,6 +36,9 @@ pub fn post(service: &Service, path: &str, method: &str, mut params: Value) -> A
         ("MCP-Protocol-Version", VERSION),
         ("Mcp-Method", method),
     ];
+    if let Some(key) = key {
+        headers.push(("X-API-Key", key));
+    }
     if !name.is_empty() {
         headers.push(("Mcp-Name", &name));
     }

@@ -7,7 +7,7 @@
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use sha2::{Digest, Sha256};
 
-use super::{Authority, Guard, Host, Refusal, bearer, same, unauthorized};
+use super::{Authority, Guard, Host, Owner, Refusal, bearer, same, unauthorized};
 
 /// The key's name in a query, and that of the cookie which stands for it.
 pub(crate) const KEY_NAME: &str = "sandcell_key";
@@ -81,6 +81,11 @@ impl Guard {
         })
     }
 
+    /// Whether this `host[:port]` is a server's inside, of whichever sandbox.
+    pub(super) fn is_inside(&self, authority: &str) -> bool {
+        self.parse(authority).is_some()
+    }
+
     /// Whether a page may call the server of that name: one of the same sandbox, whichever of its
     /// servers it is from, and those that may call the service.
     pub(crate) fn check_origin_by_name(
@@ -117,25 +122,26 @@ impl Guard {
         same.then_some(found.port)
     }
 
-    /// Whether the request carries a key in a header, or the cookie of this name.
-    pub(crate) fn check_key_by_name(
+    /// Whose key the request carries in a header, or in the cookie of this name; as [`Guard::caller`].
+    pub(crate) fn caller_by_name(
         &self,
         name: &PortName,
         headers: &HeaderMap,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Owner>, Refusal> {
         let cookies = headers.get_all(header::COOKIE).iter();
         let presented = cookies
             .filter_map(|value| value.to_str().ok())
             .flat_map(|value| value.split(';'))
             .filter_map(|pair| pair.trim().split_once('='))
             .filter(|(cookie, _)| *cookie == KEY_NAME);
-        let known = presented.fold(false, |known, (_, token)| {
-            known | self.is_token(name, token)
+        let known = presented.fold(None, |known, (_, token)| {
+            let owner = self.owner_of_token(name, token);
+            known.or(owner)
         });
-        if known {
-            return Ok(());
+        match known {
+            Some(owner) => Ok(Some(owner.clone())),
+            None => self.caller(headers),
         }
-        self.check_key(headers)
     }
 
     /// The cookie's value for whoever has shown a key; `None` where there are no keys.
@@ -146,22 +152,20 @@ impl Guard {
         if self.keys.is_empty() {
             return Ok(None);
         }
-        if !self.is_key(key) {
+        if self.owner_of(key).is_none() {
             return Err(unauthorized());
         }
         Ok(Some(token(&super::digest(key), name)))
     }
 
-    fn is_token(&self, name: &PortName, presented: &str) -> bool {
+    fn owner_of_token(&self, name: &PortName, presented: &str) -> Option<&Owner> {
         let presented = super::digest(presented);
-        self.keys.iter().fold(false, |known, key| {
-            known | same(&super::digest(&token(key, name)), &presented)
-        })
+        self.owner_where(|key| same(&super::digest(&token(&key.digest, name)), &presented))
     }
 
     /// Whether an `Authorization` is one of the keys, and so none of a server's inside.
     pub(crate) fn is_ours(&self, authorization: &HeaderValue) -> bool {
-        bearer(authorization).is_some_and(|key| self.is_key(key))
+        bearer(authorization).is_some_and(|key| self.owner_of(key).is_some())
     }
 
     /// Whether the service answers to this host, written `host[:port]`.
@@ -200,7 +204,7 @@ mod tests {
 
     fn guard(keys: &[&str], domain: &str) -> Guard {
         let server = config::Server {
-            api_keys: keys.iter().map(|key| (*key).into()).collect(),
+            api_keys: keys.iter().map(|key| config::ApiKey::plain(key)).collect(),
             ports_domain: domain.into(),
             ..config::Server::default()
         };
@@ -365,7 +369,7 @@ mod tests {
         assert!(guard.admit(&name(8000), "third-key").is_err());
         let passes = |port, cookie: String| {
             let sent = headers(&[(header::COOKIE, &cookie)]);
-            guard.check_key_by_name(&name(port), &sent).is_ok()
+            guard.caller_by_name(&name(port), &sent).is_ok()
         };
         assert!(passes(8000, format!("a=b; {KEY_NAME}={token}; c=d")));
         assert!(!passes(8001, format!("{KEY_NAME}={token}")));
@@ -373,6 +377,6 @@ mod tests {
         assert!(!passes(8000, format!("{KEY_NAME}={}", &token[1..])));
         assert!(!passes(8000, "a=b".into()));
         let by_header = headers(&[(header::HeaderName::from_static("x-api-key"), "first-key")]);
-        assert!(guard.check_key_by_name(&name(8000), &by_header).is_ok());
+        assert!(guard.caller_by_name(&name(8000), &by_header).is_ok());
     }
 }

@@ -14,7 +14,7 @@ fn local() -> Guard {
 
 fn keyed() -> config::Server {
     config::Server {
-        api_keys: vec!["first-key".into(), "second-key".into()],
+        api_keys: ["first-key", "second-key"].map(ApiKey::plain).to_vec(),
         ..config::Server::default()
     }
 }
@@ -234,13 +234,9 @@ fn keys_pass_in_either_header_and_nothing_else_does() {
         (&[("x-api-key", "first-keyy")], false),
         (&[("x-api-key", "First-key")], false),
     ] {
-        assert_eq!(
-            guard.check_key(&headers(pairs)).is_ok(),
-            passes,
-            "{pairs:?}"
-        );
+        assert_eq!(guard.caller(&headers(pairs)).is_ok(), passes, "{pairs:?}");
     }
-    assert!(local().check_key(&HeaderMap::new()).is_ok());
+    assert!(local().caller(&HeaderMap::new()).is_ok());
 }
 
 #[test]
@@ -249,7 +245,7 @@ fn exposure_without_keys_and_useless_keys_are_refused() {
         check(&server, listen.parse().expect("an address")).is_err()
     };
     let with_keys = |keys: &[&str]| config::Server {
-        api_keys: keys.iter().map(|key| (*key).into()).collect(),
+        api_keys: keys.iter().map(|key| config::ApiKey::plain(key)).collect(),
         ..config::Server::default()
     };
     for listen in [
@@ -282,7 +278,14 @@ fn unusable_list_entries_are_named() {
             "{entry:?}"
         );
     }
-    for entry in ["*", "null", "x.example", "https://x.example/", "https://"] {
+    for entry in [
+        "*",
+        "null",
+        "x.example",
+        "*.example",
+        "https://x.example/",
+        "https://",
+    ] {
         let server = config::Server {
             allowed_origins: vec![entry.into()],
             ..config::Server::default()
@@ -292,5 +295,29 @@ fn unusable_list_entries_are_named() {
             error.is_err_and(|e| e.to_string().contains("allowed_origins")),
             "{entry:?}"
         );
+    }
+}
+
+#[test]
+fn every_origin_may_call_where_that_is_listed_but_none_from_inside() {
+    let server = config::Server {
+        api_keys: vec![ApiKey::plain("a-key")],
+        allowed_origins: vec!["*".into(), "https://app.example".into()],
+        ..config::Server::default()
+    };
+    let listen = "127.0.0.1:18100".parse().expect("an address");
+    let guard = Guard::new(&server, listen).expect("it is safe");
+    let inside = "http://8000-0123456789abcdefghjkmnpqrs.localhost:18100";
+    for (origin, admitted, trusted) in [
+        ("https://app.example", true, true),
+        ("http://localhost:3000", true, true),
+        ("https://other.example", true, false),
+        ("null", false, false),
+        ("x", false, false),
+        (inside, false, false),
+        (&inside.to_ascii_uppercase(), false, false),
+    ] {
+        let found = (guard.admits_origin(origin), guard.trusts_origin(origin));
+        assert_eq!(found, (admitted, trusted), "{origin}");
     }
 }

@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use rmcp::model::{CallToolResult, ContentBlock, Resource};
+use rmcp::model::{CallToolResult, ContentBlock, MetaObject, Resource};
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::resources;
 use crate::api::download::mime_of;
 use crate::api::error::Refusal;
 use crate::api::outcome::{Entry, Outcome, Verdict};
@@ -28,6 +29,8 @@ const TEXTS: [&str; 7] = [
     "text/html",
     "application/javascript",
 ];
+/// What a program reads of a refusal, in the metadata of an answer.
+const REFUSAL: &str = "sandcell/refusal";
 /// Links to files in one answer; the structured content lists them all.
 const LINKS: usize = 20;
 
@@ -77,6 +80,15 @@ pub(crate) fn success(structured: &impl Serialize, content: Vec<ContentBlock>) -
 
 /// A refusal, for the model to act on.
 pub(crate) fn failure(refusal: &Refusal) -> CallToolResult {
+    let mut result = CallToolResult::error(vec![ContentBlock::text(advice(refusal))]);
+    let mut meta = MetaObject::new();
+    meta.insert(REFUSAL.to_owned(), refusal.facts());
+    result.meta = Some(meta);
+    result
+}
+
+/// A refusal and what to do about it.
+pub(super) fn advice(refusal: &Refusal) -> String {
     let hint = match refusal.code() {
         "sandbox_not_found" => {
             ". It may have expired or been closed; list_sandboxes shows which are alive, \
@@ -87,19 +99,30 @@ pub(crate) fn failure(refusal: &Refusal) -> CallToolResult {
         "process_not_found" => ". list_processes shows which there are",
         "process_ended" => ". read_process_output shows what it printed and how it ended",
         "file_not_found" => ". list_files shows what there is",
+        "container_not_found" | "workspace_not_found" => {
+            ". It may have expired or been stopped; sandbox_initialize makes a new one"
+        }
         _ => "",
     };
-    let text = format!("{}{hint} ({})", refusal.detail(), refusal.code());
-    CallToolResult::error(vec![ContentBlock::text(text)])
+    format!("{}{hint} ({})", refusal.detail(), refusal.code())
 }
 
-/// An execution's outcome. `base` is where the client reaches this service.
-pub(crate) fn python(outcome: Outcome, base: Option<&str>) -> CallToolResult {
+/// The refusal that [`failure`] made this of.
+pub(crate) fn refusal_of(result: &CallToolResult) -> Option<Refusal> {
+    let facts = result.meta.as_ref()?.get(REFUSAL)?;
+    let text = &result.content.first()?.as_text()?.text;
+    let code = format!(" ({})", facts["code"].as_str()?);
+    Refusal::of_facts(facts, text.strip_suffix(&code).unwrap_or(text))
+}
+
+/// An execution's outcome. `base` is where the client reaches this service over HTTP, if it does; else
+/// files are linked to as resources.
+pub(crate) fn python(outcome: Outcome, sandbox_id: &str, base: Option<&str>) -> CallToolResult {
     let shown = Shown::of(&outcome.results);
     let text = describe(&outcome, &shown);
     let mut content = vec![ContentBlock::text(text)];
     content.extend(shown.images);
-    content.extend(links(&outcome.files, base));
+    content.extend(links(&outcome.files, sandbox_id, base));
     let failed = outcome.verdict.error.is_some();
     let structured = PythonAnswer {
         verdict: outcome.verdict,
@@ -272,7 +295,7 @@ fn describe(outcome: &Outcome, shown: &Shown) -> String {
     text
 }
 
-fn section(text: &mut String, title: &str, body: &str) {
+pub(super) fn section(text: &mut String, title: &str, body: &str) {
     let body = body.trim_end();
     if body.is_empty() {
         return;
@@ -286,10 +309,15 @@ fn section(text: &mut String, title: &str, body: &str) {
 
 fn links<'a>(
     files: &'a [TouchedFile],
+    sandbox_id: &'a str,
     base: Option<&'a str>,
 ) -> impl Iterator<Item = ContentBlock> + 'a {
     let served = files.iter().filter_map(move |file| {
-        let uri = format!("{}{}", base?, file.url.as_deref()?);
+        let url = file.url.as_deref()?;
+        let uri = match base {
+            Some(base) => format!("{base}{url}"),
+            None => resources::uri(sandbox_id, &file.path),
+        };
         let name = file.path.rsplit('/').next().unwrap_or_default();
         let mut link = Resource::new(uri, name);
         link.mime_type = Some(mime_of(&file.path).to_owned());

@@ -1,11 +1,11 @@
 //! The tools for checkpoints: variables that are kept, and contexts that go on from them.
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::{tool, tool_router};
 
 use super::answer::success;
+use super::arguments::Parameters;
 use super::schema::{
     CheckpointArguments, Checkpoints, Closed, DeleteCheckpointArguments, ForkArguments,
     RestoreArguments, SandboxArguments,

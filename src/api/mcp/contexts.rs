@@ -1,11 +1,11 @@
 //! The tools for contexts: several kernels over the files of one sandbox, and the interrupt.
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::{tool, tool_router};
 
 use super::answer::success;
+use super::arguments::Parameters;
 use super::schema::{
     Closed, ContextArguments, Contexts, CreateContextArguments, InterruptArguments, Interrupted,
     SandboxArguments,

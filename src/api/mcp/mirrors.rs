@@ -1,11 +1,13 @@
 //! The tools for mirrors: sets of packages that sandboxes are created with.
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
-use rmcp::{tool, tool_router};
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, tool, tool_router};
 
 use super::answer::{failure, success};
+use super::arguments::Parameters;
+use super::progress::Progress;
 use super::schema::{Closed, DeleteMirrorArguments, Mirrors, NoArguments};
 use super::tools::{Tools, answered};
 use crate::api::whole;
@@ -27,12 +29,17 @@ impl Tools {
     async fn create_mirror(
         &self,
         Parameters(request): Parameters<MirrorRequest>,
+        context: RequestContext<RoleServer>,
     ) -> CallToolResult {
         let spec = match MirrorSpec::try_from(request) {
             Ok(spec) => spec,
             Err(refusal) => return failure(&refusal),
         };
-        answered(self.supervisor().create_mirror(spec).await, |info| {
+        let create = self.supervisor().create_mirror(spec);
+        let created = Progress::of(&context)
+            .during("making the mirror", create)
+            .await;
+        answered(created, |info| {
             let mirror = MirrorAnswer::from(info);
             let text = ContentBlock::text(told(&mirror));
             success(&mirror, vec![text])

@@ -1,22 +1,32 @@
 //! MCP over streamable HTTP: stateless for the revision of 2026-07-28, with sessions for the older
 //! ones. Tools are views of the supervisor's verbs ([`tools`]); each endpoint offers a set of them
-//! ([`sets`]): `/mcp`, `/mcp/env` and `/mcp/workspace`.
+//! ([`sets`]): `/mcp`, `/mcp/env` and `/mcp/workspace`. Beside these there are the older transport at
+//! `/sse` ([`events`]) and calls without the protocol ([`call`]).
 //!
 //! `rmcp` speaks the protocol. What it leaves open is bounded here: bodies are read by us, sessions
 //! are counted ([`sessions`]), and a client's waiting stream ends when the service stops.
 
 mod answer;
+mod arguments;
+mod call;
 mod checkpoints;
 mod contexts;
 mod env;
+mod events;
+mod handler;
 mod mirrors;
 mod packages;
 mod ports;
 mod processes;
+mod progress;
+mod prompts;
+mod resources;
 mod schema;
 mod sessions;
 mod sets;
+mod stdio;
 mod tools;
+mod upload;
 mod workspace;
 
 use std::sync::Arc;
@@ -32,11 +42,15 @@ use futures_util::StreamExt;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
 
+use super::caller::OnBehalfOf;
 use super::error::Refusal;
 use super::{App, body};
 use crate::config;
+use events::Events;
 use sessions::{Sessions, Usage};
-use sets::{SetName, ToolSet};
+pub use sets::SetName;
+use sets::ToolSet;
+pub use stdio::serve_messages;
 use tools::Tools;
 
 /// A client that waits for an answer hears from us this often.
@@ -50,14 +64,18 @@ pub(crate) fn routes(
     cut_off: &CancellationToken,
 ) -> Router {
     let used = Usage::default();
-    let at = |path, set| {
+    let at = |set: SetName| {
         let sessions = Sessions::new(limits, used.clone());
         let endpoint = Endpoint::new(app, set, sessions, stopping, cut_off);
-        Router::new().route(path, any(self::endpoint).with_state(endpoint))
+        Router::new().route(set.path(), any(self::endpoint).with_state(endpoint))
     };
-    at("/mcp", SetName::Default)
-        .merge(at("/mcp/env", SetName::Env))
-        .merge(at("/mcp/workspace", SetName::Workspace))
+    let tools = |set| Tools::new(Arc::clone(app), ToolSet::of(set));
+    let events = Events::new(app, tools(SetName::Env), used.clone(), stopping, cut_off);
+    at(SetName::Default)
+        .merge(at(SetName::Env))
+        .merge(at(SetName::Workspace))
+        .merge(call::routes(app, tools(SetName::Default)))
+        .merge(events.routes())
 }
 
 /// The service behind one path.
@@ -101,7 +119,11 @@ async fn endpoint(State(endpoint): State<Endpoint>, request: Request) -> Result<
     let bytes = body::read(&head.headers, body, app.body_limit(), app.stall()).await?;
     let method = head.method.clone();
     let request = Request::from_parts(head, Body::from(bytes));
-    let mut response = endpoint.service.handle(request).await.map(Body::new);
+    let Some(OnBehalfOf(owner)) = request.extensions().get().cloned() else {
+        return Err(Refusal::internal());
+    };
+    let answered = sessions::on_behalf_of(owner, endpoint.service.handle(request));
+    let mut response = answered.await.map(Body::new);
     if method == Method::DELETE && response.status() == StatusCode::ACCEPTED {
         // The session has ended by now, and clients warn of anything but 200 and 204.
         *response.status_mut() = StatusCode::OK;

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
-use rmcp::{tool, tool_router};
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, tool, tool_router};
 
 use super::answer::success;
+use super::arguments::Parameters;
+use super::progress::Progress;
 use super::schema::{InstallArguments, PackageArguments, Packages};
 use super::tools::{Tools, answered};
 use crate::api::wire::{InstallAnswer, PackageAnswer};
@@ -34,6 +36,7 @@ impl Tools {
     async fn install_packages_in_sandbox(
         &self,
         Parameters(arguments): Parameters<InstallArguments>,
+        context: RequestContext<RoleServer>,
     ) -> CallToolResult {
         let wait = arguments.wait_seconds.unwrap_or(WAIT_SECONDS);
         let spec = InstallSpec {
@@ -42,7 +45,8 @@ impl Tools {
             upgrade: arguments.upgrade,
             wait: Duration::from_secs(wait.min(MAX_WAIT_SECONDS)),
         };
-        let installed = self.supervisor().install(&arguments.sandbox_id, spec).await;
+        let install = self.supervisor().install(&arguments.sandbox_id, spec);
+        let installed = Progress::of(&context).during("installing", install).await;
         answered(installed, |info| {
             let answer = InstallAnswer::from(info);
             let failed = answer.complete && !answer.success;

@@ -1,11 +1,11 @@
 //! The tool for servers inside.
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::{tool, tool_router};
 
 use super::answer::success;
+use super::arguments::Parameters;
 use super::schema::{Ports, SandboxArguments};
 use super::tools::{Tools, answered};
 use crate::api::wire::PortAnswer;

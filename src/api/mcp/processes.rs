@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use rmcp::handler::server::tool::schema_for_output;
-use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::{tool, tool_router};
 
 use super::answer::{self, failure, success};
+use super::arguments::Parameters;
 use super::schema::{
     Closed, ProcessOutputArguments, ProcessStdinArguments, Processes, SandboxArguments,
     SignalProcessArguments, StartProcessArguments,

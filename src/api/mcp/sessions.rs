@@ -4,6 +4,8 @@
 //! a limit on their number, where the idle one that was used longest ago makes room, and what
 //! becomes of a request whose connection broke off. The older revisions let a client come back for
 //! its answer, so the code is interrupted only when nobody comes within [`RETURN`].
+//!
+//! A session is its maker's: to the bearer of another key it is not there.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -22,8 +24,24 @@ use rmcp::transport::streamable_http_server::session::local::{
 use rmcp::transport::streamable_http_server::session::{
     ServerSseMessage, SessionId, SessionManager,
 };
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::config;
+use crate::supervisor::Owner;
+
+tokio::task_local! {
+    /// On whose behalf the request is that `rmcp` deals with, which does not say in its calls.
+    static CALLER: Option<Owner>;
+}
+
+/// Deals with a request; sessions that it makes and uses are this owner's.
+pub(super) fn on_behalf_of<T>(
+    owner: Option<Owner>,
+    request: impl Future<Output = T>,
+) -> impl Future<Output = T> {
+    CALLER.scope(owner, request)
+}
 
 /// Sessions at once; each costs two tasks and some kilobytes.
 const MAX_SESSIONS: usize = 1024;
@@ -47,12 +65,39 @@ pub(crate) struct Sessions {
 pub(crate) struct Usage(Arc<Mutex<HashMap<SessionId, Used>>>);
 
 struct Used {
-    /// Where it is kept.
-    at: Arc<LocalSessionManager>,
+    owner: Option<Owner>,
+    kept: Kept,
     last: Instant,
     open_requests: usize,
     /// How often a client came back.
     returns: u64,
+}
+
+/// Where a session is kept.
+enum Kept {
+    Local(Arc<LocalSessionManager>),
+    /// One that lives as long as its stream.
+    Stream(Ending),
+}
+
+/// A session that lives as long as its stream ([`super::events`]).
+pub(super) struct Ending {
+    /// Ends it.
+    pub(super) token: CancellationToken,
+    /// Its requests that have no answer yet.
+    pub(super) under_way: UnderWay,
+}
+
+/// Requests that have no answer yet.
+pub(super) type UnderWay = Arc<watch::Sender<Vec<RequestId>>>;
+
+impl Used {
+    fn is_idle(&self) -> bool {
+        match &self.kept {
+            Kept::Local(_) => self.open_requests == 0,
+            Kept::Stream(ending) => ending.under_way.borrow().is_empty(),
+        }
+    }
 }
 
 impl Usage {
@@ -73,14 +118,61 @@ impl Usage {
         if used.len() < MAX_SESSIONS {
             return None;
         }
-        let idle = used.iter().filter(|(_, used)| used.open_requests == 0);
+        let idle = used.iter().filter(|(_, used)| used.is_idle());
         let (id, _) = idle.min_by_key(|(_, used)| used.last)?;
         let id = id.clone();
         used.remove_entry(&id)
     }
 
+    /// Whether a session is there and the caller's.
+    fn is_usable(&self, id: &SessionId) -> bool {
+        let used = self.all();
+        let caller = CALLER.try_with(Clone::clone);
+        (used.get(id)).is_some_and(|used| caller.is_ok_and(|caller| caller == used.owner))
+    }
+
     fn returns(&self, id: &SessionId) -> Option<u64> {
         self.all().get(id).map(|used| used.returns)
+    }
+
+    /// Makes room for a session and counts it.
+    async fn begin(
+        &self,
+        make: impl AsyncFnOnce() -> Result<(SessionId, Kept), Failure>,
+    ) -> Result<SessionId, Failure> {
+        if let Some((id, surplus)) = self.take_surplus() {
+            tracing::info!("too many MCP sessions, ending the one used longest ago");
+            match surplus.kept {
+                Kept::Local(at) => at.close_session(&id).await?,
+                Kept::Stream(ending) => ending.token.cancel(),
+            }
+        }
+        let (id, kept) = make().await?;
+        let used = Used {
+            owner: CALLER.try_with(Clone::clone).unwrap_or_default(),
+            kept,
+            last: Instant::now(),
+            open_requests: 0,
+            returns: 0,
+        };
+        self.all().insert(id.clone(), used);
+        Ok(id)
+    }
+
+    /// Counts a session that lives as long as its stream.
+    pub(super) async fn begin_stream(&self, id: &str, ending: Ending) {
+        let kept = Kept::Stream(ending);
+        let _ = self.begin(async || Ok((id.into(), kept))).await;
+    }
+
+    /// A message came for a session of a stream.
+    pub(super) fn touch_stream(&self, id: &str) {
+        self.touch(&id.into(), |_| ());
+    }
+
+    /// The stream and its session have ended.
+    pub(super) fn end_stream(&self, id: &str) {
+        self.all().remove(&SessionId::from(id));
     }
 }
 
@@ -117,18 +209,14 @@ impl SessionManager for Sessions {
     type Transport = <LocalSessionManager as SessionManager>::Transport;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Failure> {
-        if let Some((id, surplus)) = self.used.take_surplus() {
-            tracing::info!("too many MCP sessions, ending the one used longest ago");
-            surplus.at.close_session(&id).await?;
-        }
-        let (id, transport) = self.inner.create_session().await?;
-        let used = Used {
-            at: Arc::clone(&self.inner),
-            last: Instant::now(),
-            open_requests: 0,
-            returns: 0,
+        let mut made = None;
+        let make = async || {
+            let (id, transport) = self.inner.create_session().await?;
+            made = Some(transport);
+            Ok((id, Kept::Local(Arc::clone(&self.inner))))
         };
-        self.used.all().insert(id.clone(), used);
+        let id = self.used.begin(make).await?;
+        let transport = made.expect("a session that was made has one");
         Ok((id, transport))
     }
 
@@ -141,10 +229,17 @@ impl SessionManager for Sessions {
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Failure> {
+        if !self.used.is_usable(id) {
+            return Ok(false);
+        }
         self.inner.has_session(id).await
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), Failure> {
+        // A client asks, or `rmcp` itself, in a task of its own, when the session has ended.
+        if CALLER.try_with(|_| ()).is_ok() && !self.used.is_usable(id) {
+            return Ok(());
+        }
         self.used.all().remove(id);
         self.inner.close_session(id).await
     }

@@ -1,24 +1,20 @@
 //! The tools: arguments in, one call of the supervisor, an answer out. Their descriptions are all
 //! that a model knows of the service.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use futures_util::FutureExt;
-use rmcp::handler::server::tool::{ToolCallContext, schema_for_output};
-use rmcp::handler::server::wrapper::Parameters;
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
-    ProgressNotificationParam, ProgressToken, ServerCapabilities, ServerConfig,
-};
-use rmcp::service::{Peer, RequestContext};
-use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
+use rmcp::handler::server::tool::schema_for_output;
+use rmcp::model::{CallToolResult, ContentBlock};
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, tool, tool_router};
 
 use super::answer::{self, PythonAnswer, failure, success};
+use super::arguments::Parameters;
+use super::progress::Progress;
 use super::schema::{
     Closed, CommandArguments, CreateArguments, ExecuteArguments, Files, NoArguments, ReadAnswer,
     ReadArguments, Sandbox, SandboxArguments, Sandboxes, WriteArguments, WriteEncoding, Written,
@@ -31,7 +27,8 @@ use crate::api::rest::execution_lost;
 use crate::api::wire::{CommandAnswer, Created, File, seconds};
 use crate::api::{App, whole};
 use crate::supervisor::{
-    CommandOutcome, CommandSpec, CreateSpec, Event, ExecuteSpec, Execution, Supervisor,
+    CommandEvent, CommandOutcome, CommandSpec, CreateSpec, ExecuteSpec, Execution, LocalDirs,
+    Supervisor,
 };
 
 /// Bytes of a file that `read_file` gives as text or base64: what a model can take in at once.
@@ -44,7 +41,8 @@ const READ_IMAGE_BYTES: u64 = 5 * 1024 * 1024;
 #[derive(Clone)]
 pub(crate) struct Tools {
     app: Arc<App>,
-    set: Arc<ToolSet>,
+    pub(super) set: Arc<ToolSet>,
+    local: LocalDirs,
 }
 
 #[tool_router(vis = "pub(super)")]
@@ -132,12 +130,13 @@ impl Tools {
         context: RequestContext<RoleServer>,
     ) -> CallToolResult {
         let base = base_of(&context);
+        let id = arguments.sandbox_id.clone();
         let cancelled = context.ct.clone();
         tokio::select! {
             // Dropping the other branch drops the execution, which interrupts the code.
             () = cancelled.cancelled() => interrupted(),
             outcome = self.run(arguments, &context) => match outcome {
-                Ok(outcome) => answer::python(outcome, base.as_deref()),
+                Ok(outcome) => answer::python(outcome, &id, base.as_deref()),
                 Err(refusal) => failure(&refusal),
             },
         }
@@ -168,7 +167,7 @@ impl Tools {
         };
         tokio::select! {
             () = context.ct.cancelled() => interrupted(),
-            outcome = self.command(&arguments.sandbox_id, spec) => {
+            outcome = self.command(&arguments.sandbox_id, spec, Progress::of(&context)) => {
                 answered(outcome, |outcome| answer::command(&outcome.into()))
             }
         }
@@ -213,7 +212,7 @@ impl Tools {
     )]
     async fn read_file(&self, Parameters(arguments): Parameters<ReadArguments>) -> CallToolResult {
         match self.read(arguments).await {
-            Ok(result) => result,
+            Ok((answer, content)) => success(&answer, vec![content]),
             Err(refusal) => failure(&refusal),
         }
     }
@@ -242,14 +241,33 @@ impl Tools {
 impl Tools {
     pub(super) fn new(app: Arc<App>, set: ToolSet) -> Self {
         let set = Arc::new(set);
-        Self { app, set }
+        let dirs = app.supervisor.config().mcp.local_dirs.clone();
+        let local = LocalDirs::new(dirs);
+        Self { app, set, local }
+    }
+
+    /// Where local paths may lie.
+    pub(super) fn local(&self) -> &LocalDirs {
+        &self.local
+    }
+
+    /// The tools as whoever sent the call sees the service. What does not come by HTTP sees what the
+    /// server of that transport was made with.
+    pub(super) fn seen_by(&self, context: &RequestContext<RoleServer>) -> Result<Self, Refusal> {
+        let Some(head) = context.extensions.get::<Parts>() else {
+            return Ok(self.clone());
+        };
+        Ok(Self {
+            app: self.app.seen_by(&head.extensions)?,
+            ..self.clone()
+        })
     }
 
     pub(super) fn supervisor(&self) -> &Supervisor {
         &self.app.supervisor
     }
 
-    async fn run(
+    pub(super) async fn run(
         &self,
         arguments: ExecuteArguments,
         context: &RequestContext<RoleServer>,
@@ -280,11 +298,34 @@ impl Tools {
         &self,
         id: &str,
         spec: CommandSpec,
+        mut progress: Progress<'_>,
     ) -> Result<CommandOutcome, crate::supervisor::Error> {
-        self.app.supervisor.command(id, spec).await?.finish().await
+        let mut running = self.app.supervisor.command(id, spec).await?;
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        while let Some(event) = running.next().await? {
+            progress.tell_command(&event).await;
+            match event {
+                CommandEvent::Started { .. } => {}
+                CommandEvent::Stdout(text) => stdout.push_str(&text),
+                CommandEvent::Stderr(text) => stderr.push_str(&text),
+                CommandEvent::Ended(ended) => {
+                    return Ok(CommandOutcome {
+                        stdout,
+                        stderr,
+                        ended,
+                    });
+                }
+            }
+        }
+        // The last event is the end, or an error.
+        running.finish().await
     }
 
-    async fn read(&self, arguments: ReadArguments) -> Result<CallToolResult, Refusal> {
+    /// A file's content for a model, and the same as content of an answer.
+    pub(super) async fn read(
+        &self,
+        arguments: ReadArguments,
+    ) -> Result<(ReadAnswer, ContentBlock), Refusal> {
         let ReadArguments { sandbox_id, path } = arguments;
         let opened = self.app.supervisor.open_file(&sandbox_id, &path).await?;
         let size = opened.size;
@@ -295,17 +336,22 @@ impl Tools {
             READ_TEXT_BYTES
         };
         if size > limit {
-            return Err(Refusal::bad_request(
+            return Err(Refusal::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
                 "file_too_large",
                 format!(
-                    "{path} has {size} bytes and read_file gives at most {limit}; \
-                     read a part of it with execute_python_code"
+                    "{path} has {size} bytes and at most {limit} are given at once; \
+                     read a part of it with code"
                 ),
             ));
         }
         let bytes = read_all(opened, limit).await.map_err(|error| {
             tracing::debug!(%error, "a file could not be read to its end");
-            Refusal::bad_request("file_changed", "the file changed while it was read")
+            Refusal::new(
+                StatusCode::CONFLICT,
+                "file_changed",
+                "the file changed while it was read",
+            )
         })?;
         let image_type = answer::image_type(&bytes);
         let mut answer = ReadAnswer {
@@ -317,7 +363,7 @@ impl Tools {
         };
         if let Some(image_type) = image_type {
             let image = ContentBlock::image(BASE64.encode(bytes), image_type);
-            return Ok(success(&answer, vec![image]));
+            return Ok((answer, image));
         }
         let (encoding, content) = match String::from_utf8(bytes) {
             Ok(text) => ("utf-8", text),
@@ -325,10 +371,10 @@ impl Tools {
         };
         answer.encoding = encoding;
         answer.content = Some(content.clone());
-        Ok(success(&answer, vec![ContentBlock::text(content)]))
+        Ok((answer, ContentBlock::text(content)))
     }
 
-    async fn write(&self, arguments: WriteArguments) -> Result<Written, Refusal> {
+    pub(super) async fn write(&self, arguments: WriteArguments) -> Result<Written, Refusal> {
         let bytes = match arguments.encoding {
             WriteEncoding::Utf8 => arguments.content.into_bytes(),
             WriteEncoding::Base64 => BASE64.decode(arguments.content.trim()).map_err(|error| {
@@ -357,69 +403,13 @@ pub(super) fn answered<T>(
 }
 
 /// Nobody waits for this answer any more.
-fn interrupted() -> CallToolResult {
+pub(super) fn interrupted() -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text("The call was cancelled.")])
 }
 
 /// Where the client reaches this service, to build links. Over other transports there is no HTTP.
-fn base_of(context: &RequestContext<RoleServer>) -> Option<String> {
+pub(super) fn base_of(context: &RequestContext<RoleServer>) -> Option<String> {
     let head = context.extensions.get::<Parts>()?;
     let host = head.headers.get(header::HOST)?.to_str().ok()?;
     Some(format!("http://{host}"))
-}
-
-/// Output of running code as progress notifications, where the client asked for them.
-struct Progress<'a> {
-    peer: &'a Peer<RoleServer>,
-    token: Option<ProgressToken>,
-    told: f64,
-}
-
-impl<'a> Progress<'a> {
-    fn of(context: &'a RequestContext<RoleServer>) -> Self {
-        Self {
-            peer: &context.peer,
-            token: context.meta.get_progress_token(),
-            told: 0.0,
-        }
-    }
-
-    async fn tell(&mut self, event: &Event) {
-        let (Some(token), Event::Stdout(text) | Event::Stderr(text)) = (&self.token, event) else {
-            return;
-        };
-        self.told += 1.0;
-        let progress = ProgressNotificationParam::new(token.clone(), self.told);
-        let told = self.peer.notify_progress(progress.with_message(text)).await;
-        if told.is_err() {
-            self.token = None;
-        }
-    }
-}
-
-#[tool_handler(router = self.set.router)]
-impl ServerHandler for Tools {
-    fn get_info(&self) -> ServerConfig {
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-            .with_server_info(
-                Implementation::new("sandcell", env!("CARGO_PKG_VERSION")).with_title("sandcell"),
-            )
-            .with_instructions(self.set.instructions)
-    }
-
-    /// A panic must be an answer: `rmcp` would let the client wait for ever.
-    async fn call_tool(
-        &self,
-        request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
-        let call = ToolCallContext::new(self, request, context);
-        let call = self.set.router.call(call);
-        let answered = AssertUnwindSafe(call).catch_unwind().await;
-        answered.unwrap_or_else(|_| {
-            tracing::error!("a tool panicked");
-            let refusal = Refusal::internal();
-            Err(ErrorData::internal_error(refusal.detail().to_owned(), None))
-        })
-    }
 }

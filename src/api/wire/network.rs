@@ -5,8 +5,10 @@ use std::time::Duration;
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::api::error::Refusal;
+use crate::api::openapi;
 use crate::network::{Policy, Stats};
 use crate::supervisor::{InstallInfo, InstallSpec, NetworkInfo, PackageInfo, PackageStatus};
 
@@ -30,10 +32,14 @@ pub(crate) fn policy_of_body(mut body: Value) -> Result<Policy, Refusal> {
 }
 
 /// What a sandbox may reach and has reached.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Network)]
 pub(crate) struct NetworkAnswer {
+    /// What it may reach.
+    #[schema(value_type = openapi::NetworkPolicy)]
     network: Policy,
     #[serde(flatten)]
+    #[schema(value_type = openapi::NetworkUse)]
     stats: Stats,
 }
 
@@ -47,18 +53,24 @@ impl From<NetworkInfo> for NetworkAnswer {
 }
 
 /// Body of `POST /sandbox/{id}/install`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InstallRequest {
+    /// A requirement: a name with extras and versions, or a wheel of the working directory.
     #[serde(default)]
     package_name: Option<String>,
+    /// Several of them.
     #[serde(default)]
     packages: Vec<String>,
+    /// A file of requirements in the working directory.
     #[serde(default)]
     requirements_file: Option<String>,
+    /// Take newer versions of what is there.
     #[serde(default)]
     upgrade: bool,
+    /// Seconds to wait for the end; 300 where it is missing. The installation goes on after them.
     #[serde(default)]
+    #[schema(minimum = 0, maximum = 86400)]
     wait_seconds: Option<f64>,
 }
 
@@ -89,10 +101,12 @@ fn wait(wait_seconds: Option<f64>) -> Result<Duration, Refusal> {
 }
 
 /// How an install stands.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = Install)]
 pub(crate) struct InstallAnswer {
     /// "installed", "installing", "failed" or "not_found".
+    #[schema(value_type = openapi::PackageState)]
     pub(crate) status: &'static str,
     /// Whether all packages are installed.
     pub(crate) success: bool,
@@ -123,12 +137,14 @@ impl From<InstallInfo> for InstallAnswer {
 }
 
 /// A package of a sandbox.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = Package)]
 pub(crate) struct PackageAnswer {
     /// Its name, normalized: lower case, words joined by "-".
     pub(crate) name: String,
     /// "installed", "installing", "failed", "not_found" (the index does not have it) or "not_installed".
+    #[schema(value_type = openapi::PackageState)]
     pub(crate) status: &'static str,
     /// Installed version.
     #[serde(skip_serializing_if = "Option::is_none")]

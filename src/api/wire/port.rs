@@ -2,14 +2,17 @@
 
 use rmcp::schemars::JsonSchema;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::supervisor::ListeningPort;
 
 /// An entry of `GET /sandbox/{id}/ports`.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = ListeningPort)]
 pub(crate) struct PortAnswer {
     /// TCP port on which something listens.
+    #[schema(minimum = 1)]
     port: u16,
     /// Address it is bound to.
     address: String,

@@ -5,24 +5,34 @@ use std::time::Duration;
 
 use rmcp::schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{rfc3339, seconds};
 use crate::api::error::Refusal;
+use crate::api::openapi;
 use crate::supervisor::{ProcessEnd, ProcessInfo, ProcessOutput, ProcessSpec, WindowSize};
 
 /// Body of `POST /sandbox/{id}/processes`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProcessRequest {
+    /// What a shell runs; without it, with `pty`, an interactive shell. At most 32 KiB.
     #[serde(default)]
+    #[schema(max_length = 32768)]
     command: Option<String>,
+    /// Where it runs; the working directory where it is missing.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 4096)]
     cwd: Option<String>,
+    /// Its environment variables, over those of the sandbox.
     #[serde(default)]
     env: Option<BTreeMap<String, String>>,
+    /// Run it on a terminal of this size.
     #[serde(default)]
     pty: Option<Window>,
+    /// Wall time after which it is killed; none where it is missing.
     #[serde(default)]
+    #[schema(exclusive_minimum = 0)]
     timeout_seconds: Option<f64>,
 }
 
@@ -41,13 +51,16 @@ impl TryFrom<ProcessRequest> for ProcessSpec {
 }
 
 /// Size of a terminal, and the body of `…/resize`.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = TerminalSize)]
 pub(crate) struct Window {
     /// Width in characters.
+    #[schema(minimum = 1, maximum = 4096)]
     columns: u16,
     /// Height in lines.
+    #[schema(minimum = 1, maximum = 4096)]
     rows: u16,
 }
 
@@ -61,26 +74,32 @@ impl From<Window> for WindowSize {
 }
 
 /// JSON body of `…/stdin`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StdinRequest {
+    /// What is written, as UTF-8.
     #[serde(default)]
     pub(crate) text: String,
+    /// Close it then; on a terminal this is typing Ctrl-D.
     #[serde(default)]
     pub(crate) close: bool,
 }
 
 /// Body of `…/signal`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SignalRequest {
+    /// Its name, such as SIGINT, SIGTERM or SIGKILL.
+    #[schema(pattern = "^SIG[A-Z0-9]+$")]
     pub(crate) signal: String,
 }
 
 /// Body of `…/wait`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct WaitRequest {
+    /// Longest to wait; until its end where it is missing.
+    #[schema(exclusive_minimum = 0)]
     timeout_seconds: Option<f64>,
 }
 
@@ -126,8 +145,9 @@ pub(crate) fn offset(text: Option<&str>) -> Result<Option<u64>, Refusal> {
 }
 
 /// A background process.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = Process)]
 pub(crate) struct ProcessAnswer {
     /// Names the process in other calls.
     pub(crate) process_id: String,
@@ -140,6 +160,7 @@ pub(crate) struct ProcessAnswer {
     /// Size of its terminal while it runs on one.
     pty: Option<Window>,
     /// `running` or `exited`.
+    #[schema(value_type = openapi::ProcessState)]
     pub(crate) state: &'static str,
     /// RFC 3339, UTC.
     started_at: String,
@@ -150,8 +171,9 @@ pub(crate) struct ProcessAnswer {
 }
 
 /// How a background process ended; all of it null or false while it runs.
-#[derive(Debug, Default, Serialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = ProcessEnd)]
 pub(crate) struct ProcessEndAnswer {
     /// 0 for success; 128 + n when signal n ended it; 124 when its time was over.
     pub(crate) exit_code: Option<i32>,
@@ -205,8 +227,9 @@ impl From<ProcessInfo> for ProcessAnswer {
 }
 
 /// Output of a background process.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
+#[schema(as = ProcessOutput)]
 pub(crate) struct OutputAnswer {
     /// Byte offset of what is given first.
     offset: u64,
@@ -219,16 +242,18 @@ pub(crate) struct OutputAnswer {
     /// In the order in which it was written.
     pub(crate) chunks: Vec<OutputChunk>,
     /// `running`, or `exited`: nothing is written any more.
+    #[schema(value_type = openapi::ProcessState)]
     pub(crate) state: &'static str,
     #[serde(flatten)]
     pub(crate) end: ProcessEndAnswer,
 }
 
 /// Output of one stream in a row.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema, ToSchema)]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct OutputChunk {
     /// `stdout`, `stderr` or `pty`.
+    #[schema(value_type = openapi::OutputStream)]
     pub(crate) stream: &'static str,
     /// Invalid UTF-8 is replaced.
     pub(crate) text: String,
