@@ -60,6 +60,8 @@ impl Tools {
 pub fn main(common: &Common, args: &McpArgs) -> Result<ExitCode, String> {
     let output = take_stdout()?;
     let mut config = common.load()?;
+    // A file would be the service's.
+    config.logging.file = None;
     Log::start(&config.logging)?;
     let service = match &args.connect {
         Some(url) => Some(url.clone()),
@@ -141,9 +143,10 @@ impl Own {
         let supervisor = Supervisor::start(self.prepared)
             .await
             .map_err(|e| e.to_string())?;
-        let output = tokio::fs::File::from_std(output);
+        let (input, output) = (tokio::io::stdin(), tokio::fs::File::from_std(output));
+        let dir = local_dir();
         let served = tokio::select! {
-            () = serve_messages(&supervisor, set, tokio::io::stdin(), output) => Ok(()),
+            () = serve_messages(&supervisor, set, dir, input, output) => Ok(()),
             () = stop.asked() => Ok(()),
             () = supervisor.failed() => Err("the nursery died, and every sandbox with it".to_owned()),
         };
@@ -151,6 +154,13 @@ impl Own {
         drop(self.own_dir);
         served
     }
+}
+
+/// The directory that the client started us in, for tools with local paths. Some clients start their
+/// servers in `/`, and mean nothing by it.
+fn local_dir() -> Option<std::path::PathBuf> {
+    let dir = std::env::current_dir().ok();
+    dir.filter(|dir| dir.parent().is_some())
 }
 
 /// A directory for the time of this process.
