@@ -99,10 +99,11 @@ codes! {
     range_not_satisfiable 416 "the file does not have that range";
     bad_cwd 422 "a directory that cannot be entered";
     bad_requirements_file 422 "a file that lists no requirements";
-    gpu_unavailable 422 "the host has no such GPU, or not as many";
+    gpu_unavailable 422 "the host has no such GPU, not as many, or none at all";
     gpus_disabled 422 "the service gives no GPUs";
     invalid_body 422 "the body is JSON, but not an object";
     invalid_field 422 "a field is missing, unknown, of the wrong type or out of range; `field` names it";
+    gpus_in_use 429 "other sandboxes have the GPU, or too many of them";
     out_of_memory 429 "the sandbox has no memory for another Python process";
     queue_full 429 "too many executions wait in the context";
     stdin_full 429 "the process did not read everything in time";
