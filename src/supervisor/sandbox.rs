@@ -32,10 +32,10 @@ use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{
-    ContextInfo, ContextSpec, Event, ExecuteSpec, MirrorRef, Restore, SandboxInfo, SandboxLimits,
+    ContextInfo, ContextSpec, Event, ExecuteSpec, MirrorRef, SandboxInfo, SandboxLimits,
     SandboxState, Wish,
 };
-use super::workspaces::Bench;
+use super::workspaces::WorkspaceState;
 use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::grant::Granted;
@@ -80,7 +80,7 @@ pub struct Sandbox {
     /// Its lease or its idle time is another.
     pub(super) renewed: Notify,
     /// Of the tools for workspaces.
-    pub(super) bench: Bench,
+    pub(super) workspace: WorkspaceState,
     gpus: Option<Arc<GpuLease>>,
 }
 
@@ -210,8 +210,8 @@ impl Sandbox {
             ports: Ports::new(config.port_connections),
             watches: Watches::of_sandbox(),
             renewed: Notify::new(),
-            bench: Bench::default(),
             gpus,
+            workspace: WorkspaceState::default(),
             claim: Mutex::new(Claim {
                 owner: None,
                 name: id.clone(),
@@ -311,15 +311,6 @@ impl Sandbox {
     /// Whether it has GPUs.
     pub(super) fn has_gpus(&self) -> bool {
         self.gpus.is_some()
-    }
-
-    /// Whether kernels keep checkpoints where an execution asks for `wanted`. What a kernel has on a GPU
-    /// is not in its copies, which could not use the driver any more: so none are kept unasked.
-    pub(super) fn restore(&self, wanted: Restore) -> Restore {
-        match wanted {
-            Restore::Auto if self.has_gpus() => Restore::Never,
-            wanted => wanted,
-        }
     }
 
     /// Notes a request.
