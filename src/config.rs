@@ -560,15 +560,17 @@ impl Mcp {
     /// Trees that are the kernel's words, not files.
     const NOT_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
+    /// Whether a directory may be listed in `local_dirs`.
+    pub fn may_list(dir: &Path) -> bool {
+        dir.components()
+            .all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+            && dir.is_absolute()
+            && dir != Path::new("/")
+            && !Self::NOT_FILES.iter().any(|tree| dir.starts_with(tree))
+    }
+
     fn check(&self) -> Result<(), String> {
-        let plain = |dir: &PathBuf| {
-            dir.components()
-                .all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
-                && dir.is_absolute()
-                && dir != Path::new("/")
-                && !Self::NOT_FILES.iter().any(|tree| dir.starts_with(tree))
-        };
-        if let Some(wrong) = self.local_dirs.iter().find(|dir| !plain(dir)) {
+        if let Some(wrong) = self.local_dirs.iter().find(|dir| !Self::may_list(dir)) {
             return Err(format!(
                 "mcp.local_dirs: {} is not an absolute path to a directory of files, without \"..\", \
                  and not \"/\"",

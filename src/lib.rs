@@ -36,6 +36,8 @@
 //! - A sandbox has every protection or does not start; what a process did to lock itself down is
 //!   checked from outside ([`isolation::posture`]) before it is given code.
 //! - The host never resolves a path inside a sandbox: it gets descriptors, and looks at those only.
+//! - A path of the host that a client names is resolved beneath a directory that the operator listed,
+//!   without following a link ([`supervisor::LocalDirs`]).
 //! - What comes from inside has a length limit that is checked before memory is taken, and a forged
 //!   message harms the sandbox that forged it.
 //! - User code has a host uid that no other live sandbox has, no capability, no way to get one, and

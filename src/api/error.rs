@@ -187,7 +187,7 @@ impl From<supervisor::Error> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         debug_assert!(
-            super::openapi::is_known(self.status.as_u16(), self.code),
+            super::openapi::is_known(self.status.as_u16(), &self.code),
             "{} ({}) is not in the list of codes",
             self.code,
             self.status

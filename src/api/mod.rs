@@ -7,7 +7,7 @@
 //!        │     ├─ execute: events → one outcome, or a stream of them         outcome, lines
 //!        │     ├─ command: likewise                                          commands
 //!        │     └─ processes; a WebSocket takes the connection over           processes, attach
-//!        ├─ /openapi.json                     what the REST routes are          openapi
+//!        ├─ /openapi.json, /docs              what the REST routes are          openapi, docs
 //!        ├─ /mcp                              rmcp → tools → Supervisor      mcp
 //!        └─ /sandbox/{id}/port/{n}/…, {n}-{id}.<domain>: to a server inside  ports
 //! ```
@@ -25,6 +25,7 @@ mod caller;
 mod checkpoints;
 mod commands;
 mod contexts;
+mod docs;
 mod download;
 mod encoder;
 pub mod error;

@@ -11,8 +11,9 @@ use clap::{Args, ValueEnum};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Common;
+use super::log::Log;
 use crate::api::{SetName, serve_messages};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::supervisor::host::running_service;
 use crate::supervisor::{Prepared, Supervisor};
 
@@ -57,9 +58,11 @@ impl Tools {
 
 /// Serves until standard input ends or a signal comes.
 pub fn main(common: &Common, args: &McpArgs) -> Result<ExitCode, String> {
-    super::log_to_stderr();
     let output = take_stdout()?;
     let mut config = common.load()?;
+    // A file would be the service's.
+    config.logging.file = None;
+    Log::start(&config.logging)?;
     let service = match &args.connect {
         Some(url) => Some(url.clone()),
         None => running_service(&config.data_dir),
@@ -79,6 +82,12 @@ pub fn main(common: &Common, args: &McpArgs) -> Result<ExitCode, String> {
         // One client: what it does not use should not keep it waiting.
         config.service.pool = 0;
         config.service.preload.clear();
+        // The client's own, as it started us there. All of the machine is no place to work in.
+        if let Ok(dir) = std::env::current_dir()
+            && config::Mcp::may_list(&dir)
+        {
+            config.mcp.local_dirs.insert(0, dir);
+        }
         config.check()?;
         let mirror = super::base_mirror(&config)?;
         let own = Own::prepare(config, mirror.root(), mirror.default_index())?;
@@ -134,9 +143,10 @@ impl Own {
         let supervisor = Supervisor::start(self.prepared)
             .await
             .map_err(|e| e.to_string())?;
-        let output = tokio::fs::File::from_std(output);
+        let (input, output) = (tokio::io::stdin(), tokio::fs::File::from_std(output));
+        let dir = local_dir();
         let served = tokio::select! {
-            () = serve_messages(&supervisor, set, tokio::io::stdin(), output) => Ok(()),
+            () = serve_messages(&supervisor, set, dir, input, output) => Ok(()),
             () = stop.asked() => Ok(()),
             () = supervisor.failed() => Err("the nursery died, and every sandbox with it".to_owned()),
         };
@@ -144,6 +154,13 @@ impl Own {
         drop(self.own_dir);
         served
     }
+}
+
+/// The directory that the client started us in, for tools with local paths. Some clients start their
+/// servers in `/`, and mean nothing by it.
+fn local_dir() -> Option<std::path::PathBuf> {
+    let dir = std::env::current_dir().ok();
+    dir.filter(|dir| dir.parent().is_some())
 }
 
 /// A directory for the time of this process.

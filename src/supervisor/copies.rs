@@ -26,6 +26,8 @@ use crate::isolation::spec::HOME;
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Chunks of a project between what reads and what writes them.
 const CHUNKS: usize = 4;
+/// How often it is told how far a project is.
+const TELL_BYTES: u64 = 4 * 1024 * 1024;
 /// Longest that a project may take to be unpacked.
 const UNPACK_TIME: Duration = Duration::from_secs(300);
 /// Longest that unpacking may stand still.
@@ -113,7 +115,7 @@ impl Supervisor {
 
     /// Copies a local directory into one of a sandbox (`into`, relative to the working directory, or
     /// the working directory itself when empty). Version control, virtual environments and caches are
-    /// left out, as are links and what is no file.
+    /// left out, as are links and what is no file. `tell` hears how far it is.
     ///
     /// # Errors
     /// As [`Self::copy_in`]; `TooLarge` (`mcp.project_files`, `mcp.project_bytes`). What was copied
@@ -124,6 +126,7 @@ impl Supervisor {
         local: &LocalDirs,
         from: &str,
         into: &str,
+        tell: &mpsc::Sender<String>,
     ) -> Result<ProjectCopied, Error> {
         let sandbox = self.find(id)?;
         sandbox.refuse_closing()?;
@@ -138,7 +141,8 @@ impl Supervisor {
         })
         .await?;
         let project = Arc::new(project);
-        unpack(&sandbox, &into, local.clone(), root, Arc::clone(&project)).await?;
+        let source = (local.clone(), root, Arc::clone(&project));
+        unpack(&sandbox, &into, source, tell).await?;
         Ok(ProjectCopied {
             path: into,
             files: project.files,
@@ -199,9 +203,8 @@ impl Drop for Unpacking<'_> {
 async fn unpack(
     sandbox: &Arc<Sandbox>,
     into: &str,
-    local: LocalDirs,
-    root: OwnedFd,
-    project: Arc<Project>,
+    (local, root, project): (LocalDirs, OwnedFd, Arc<Project>),
+    tell: &mpsc::Sender<String>,
 ) -> Result<(), Error> {
     let argv = ["/bin/bash", "-c", UNPACK, "bash", &format!("./{into}")];
     let program = Program {
@@ -217,12 +220,20 @@ async fn unpack(
     let unpacking = Unpacking(sandbox, process);
     let process = &unpacking.1;
     let (to, mut chunks) = mpsc::channel(CHUNKS);
+    let all = project.bytes;
     let packing = spawn_blocking(move || project.pack(&local, &root, to));
-    let mut taken = Ok(());
+    let (mut taken, mut copied, mut told) = (Ok(()), 0, 0);
     while let Some(chunk) = chunks.recv().await {
         taken = process.write(&chunk, STALL_TIME).await;
         if taken.is_err() {
             break;
+        }
+        copied += chunk.len() as u64;
+        if copied - told >= TELL_BYTES {
+            told = copied;
+            let _ = tell
+                .send(format!("copied {} of {all} bytes\n", copied.min(all)))
+                .await;
         }
     }
     drop(chunks);

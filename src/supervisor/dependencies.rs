@@ -43,50 +43,60 @@ const GRACE: Duration = Duration::from_secs(5);
 const IMPORTS: &str = "imports";
 
 /// Modules whose packages have other names, sorted. A dotted name stands for itself only.
-const PACKAGES: [(&str, &str); 58] = [
+const PACKAGES: [(&str, &str); 70] = [
     ("Bio", "biopython"),
     ("Crypto", "pycryptodome"),
     ("Cryptodome", "pycryptodomex"),
     ("Levenshtein", "levenshtein"),
     ("MySQLdb", "mysqlclient"),
+    ("OpenGL", "pyopengl"),
     ("OpenSSL", "pyopenssl"),
     ("PIL", "pillow"),
     ("PyPDF2", "pypdf2"),
     ("Xlib", "python-xlib"),
     ("absl", "absl-py"),
     ("attr", "attrs"),
+    ("barcode", "python-barcode"),
     ("bs4", "beautifulsoup4"),
+    ("bson", "pymongo"),
     ("cairo", "pycairo"),
+    ("corsheaders", "django-cors-headers"),
+    ("cpuinfo", "py-cpuinfo"),
     ("cv2", "opencv-python-headless"),
     ("dateutil", "python-dateutil"),
+    ("decouple", "python-decouple"),
     ("discord", "discord-py"),
     ("django_filters", "django-filter"),
+    ("dns", "dnspython"),
     ("docx", "python-docx"),
     ("dotenv", "python-dotenv"),
+    ("engineio", "python-engineio"),
+    ("environ", "django-environ"),
     ("faiss", "faiss-cpu"),
     ("fitz", "pymupdf"),
+    ("gi", "pygobject"),
     ("git", "gitpython"),
     ("github", "pygithub"),
     ("google.cloud.storage", "google-cloud-storage"),
     ("google.generativeai", "google-generativeai"),
     ("google.protobuf", "protobuf"),
     ("googleapiclient", "google-api-python-client"),
+    ("gridfs", "pymongo"),
     ("grpc", "grpcio"),
     ("haystack", "haystack-ai"),
-    ("igraph", "igraph"),
     ("jose", "python-jose"),
     ("jwt", "pyjwt"),
     ("kafka", "kafka-python"),
-    ("ldap3", "ldap3"),
     ("lxml_html_clean", "lxml-html-clean"),
     ("magic", "python-magic"),
+    ("markdown_it", "markdown-it-py"),
     ("mpl_toolkits", "matplotlib"),
+    ("multipart", "python-multipart"),
     ("nacl", "pynacl"),
     ("osgeo", "gdal"),
     ("pkg_resources", "setuptools"),
     ("pptx", "python-pptx"),
     ("psycopg2", "psycopg2-binary"),
-    ("pydub", "pydub"),
     ("pyximport", "cython"),
     ("rest_framework", "djangorestframework"),
     ("ruamel", "ruamel-yaml"),
@@ -94,12 +104,14 @@ const PACKAGES: [(&str, &str); 58] = [
     ("skimage", "scikit-image"),
     ("sklearn", "scikit-learn"),
     ("slugify", "python-slugify"),
+    ("snappy", "python-snappy"),
+    ("socketio", "python-socketio"),
     ("socks", "pysocks"),
     ("telegram", "python-telegram-bot"),
+    ("tlz", "toolz"),
     ("umap", "umap-learn"),
     ("usb", "pyusb"),
     ("websocket", "websocket-client"),
-    ("win32api", "pywin32"),
     ("yaml", "pyyaml"),
     ("zmq", "pyzmq"),
 ];
@@ -146,7 +158,7 @@ pub(super) async fn provide(
         Some(path) => mark(sandbox, path).await,
         None => None,
     };
-    if mark.is_some() && packages.is_empty() && sandbox.bench.is_satisfied(mark) {
+    if mark.is_some() && packages.is_empty() && sandbox.workspace.is_satisfied(mark) {
         return Ok(None);
     }
     let source = file.clone().unwrap_or_else(|| IMPORTS.to_owned());
@@ -182,7 +194,7 @@ pub(super) async fn provide(
     sandbox.refuse_closing()?;
     let dependencies = told(source, shown, done, &missing);
     if dependencies.success {
-        sandbox.bench.satisfy(mark);
+        sandbox.workspace.satisfy(mark);
     }
     // A file whose requirements were there all the time is nothing to tell of.
     let nothing = dependencies.success && dependencies.installed.is_empty();

@@ -30,10 +30,8 @@ use super::ports::Ports;
 use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
-use super::types::{
-    ContextInfo, ContextSpec, Event, ExecuteSpec, Restore, SandboxInfo, SandboxState, Wish,
-};
-use super::workspaces::Bench;
+use super::types::{ContextInfo, ContextSpec, Event, ExecuteSpec, SandboxInfo, SandboxState, Wish};
+use super::workspaces::WorkspaceState;
 use crate::isolation;
 use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::grant::Granted;
@@ -73,7 +71,7 @@ pub struct Sandbox {
     pub(super) installs: Installs,
     pub(super) ports: Ports,
     /// Of the tools for workspaces.
-    pub(super) bench: Bench,
+    pub(super) workspace: WorkspaceState,
     gpus: Option<Arc<GpuLease>>,
     claim: Mutex<Claim>,
 }
@@ -198,8 +196,8 @@ impl Sandbox {
             network: Network::new(&id),
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
-            bench: Bench::default(),
             gpus,
+            workspace: WorkspaceState::default(),
             claim: Mutex::new(Claim {
                 owner: None,
                 name: id.clone(),
@@ -286,15 +284,6 @@ impl Sandbox {
     /// Whether it has GPUs.
     pub(super) fn has_gpus(&self) -> bool {
         self.gpus.is_some()
-    }
-
-    /// Whether kernels keep checkpoints where an execution asks for `wanted`. What a kernel has on a GPU
-    /// is not in its copies, which could not use the driver any more: so none are kept unasked.
-    pub(super) fn restore(&self, wanted: Restore) -> Restore {
-        match wanted {
-            Restore::Auto if self.has_gpus() => Restore::Never,
-            wanted => wanted,
-        }
     }
 
     /// Notes a request.

@@ -13,7 +13,7 @@ use super::types::{
 use super::{Supervisor, dependencies, plan};
 
 /// Bytes of each stream that a command may have whatever those before it printed.
-const LEAST_OUTPUT_BYTES: usize = 4096;
+const LEAST_OUTPUT_BYTES: usize = 2048;
 
 impl Supervisor {
     /// Runs commands in a row and records what they did. Before one that runs a Python script, what
@@ -71,7 +71,7 @@ impl Supervisor {
             };
             bytes = bytes.saturating_sub(ended.stdout.len().max(ended.stderr.len()));
             left -= 1;
-            sandbox.bench.history.push(
+            sandbox.workspace.history.push(
                 Record {
                     at: SystemTime::now(),
                     command: command.clone(),
@@ -135,7 +135,7 @@ async fn provide(
             output: provided.message.clone(),
             exit_code: None,
         };
-        sandbox.bench.history.push(record, log_bytes);
+        sandbox.workspace.history.push(record, log_bytes);
     }
     Ok(provided)
 }

@@ -36,7 +36,7 @@ const TOLD: usize = 8;
 
 /// What the tools for workspaces keep of a sandbox; gone with it.
 #[derive(Debug, Default)]
-pub(super) struct Bench {
+pub(super) struct WorkspaceState {
     /// It is a workspace of its owner's lasting container.
     persistent: AtomicBool,
     /// What was run.
@@ -45,7 +45,7 @@ pub(super) struct Bench {
     satisfied: Mutex<Option<[u8; 32]>>,
 }
 
-impl Bench {
+impl WorkspaceState {
     /// Whether a requirement file was the last that was installed.
     pub(super) fn is_satisfied(&self, mark: Option<[u8; 32]>) -> bool {
         *self.satisfied.lock().expect("not poisoned") == mark
@@ -76,7 +76,7 @@ impl Supervisor {
         let container_id = match spec.persistent {
             true => {
                 let made = self.find(&sandbox.id)?;
-                made.bench.persistent.store(true, Ordering::Release);
+                made.workspace.persistent.store(true, Ordering::Release);
                 self.lasting_container()
             }
             false => sandbox.id.clone(),
@@ -224,7 +224,7 @@ impl Supervisor {
             let Ok(sandbox) = self.find(&workspace.id) else {
                 continue;
             };
-            let records = sandbox.bench.history.records().into_iter();
+            let records = sandbox.workspace.history.records().into_iter();
             all.extend(records.map(|record| (workspace.id.clone(), record)));
         }
         all.sort_by_key(|(_, record)| record.at);
@@ -236,7 +236,7 @@ impl Supervisor {
         let mut all = self.list();
         all.retain(|info| {
             let sandbox = self.find(&info.id);
-            sandbox.is_ok_and(|s| s.bench.persistent.load(Ordering::Acquire))
+            sandbox.is_ok_and(|s| s.workspace.persistent.load(Ordering::Acquire))
         });
         all
     }

@@ -519,7 +519,7 @@ async def check_dependencies(space):
     assert {"humanize", "python-slugify"} <= names, installed
     assert (await space.run("python script.py"))["dependencies"] == []
     # By a requirement file; imports are not looked at then.
-    await space.write("requirements.txt", "# of app\nujson>=5\n", dest_dir="app")
+    await space.write("requirements.txt", "# of app\nujson>=5,<6\n", dest_dir="app")
     await space.write("app.py", "import ujson; print(ujson.dumps([1]))", dest_dir="app")
     result = await space.run("cd app && python3 app.py")
     assert result["success"] and result["results"][0]["stdout"] == "[1]\n", result

@@ -6,13 +6,13 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::clients::{CLIENTS, python};
 use crate::fixture::index::Index;
 use crate::fixture::program::run;
 use crate::fixture::{Launch, Service, temp_dir};
-use crate::rpc::call;
+use crate::rpc::{call, post_as};
 
 /// Packages come from the real index, in both generations of the protocol.
 const FLOW: Duration = Duration::from_secs(600);
@@ -117,4 +117,100 @@ fn commands_run_where_the_index_cannot_be_reached() {
     assert_eq!(told["success"], false, "{ran}");
     let message = told["message"].as_str().expect("a sentence");
     assert!(message.starts_with("nothing was installed"), "{message}");
+}
+
+/// Calls a tool with a key; gives its result.
+#[track_caller]
+fn tool(service: &Service, key: &str, path: &str, name: &str, arguments: &Value) -> Value {
+    let params = json!({ "name": name, "arguments": arguments });
+    let answer = post_as(service, Some(key), path, "tools/call", params);
+    answer.ok().json()["result"].clone()
+}
+
+/// The least that a tool takes, for a container.
+fn arguments(schema: &Value, container: &str, workspace: &str) -> Value {
+    let mut arguments = json!({});
+    for name in schema["required"].as_array().into_iter().flatten() {
+        let name = name.as_str().expect("a name");
+        arguments[name] = match schema["properties"][name]["type"].as_str() {
+            Some("array") => json!(["true"]),
+            _ if name == "container_id" => json!(container),
+            _ if name == "workspace_id" => json!(workspace),
+            _ => json!("x"),
+        };
+    }
+    arguments
+}
+
+#[test]
+fn containers_are_their_keys_alone() {
+    let service = Service::with_config("server.api_keys = ['key-of-one', 'key-of-two']");
+    let (one, two) = ("key-of-one", "key-of-two");
+    let open = |key| {
+        let made = tool(
+            &service,
+            key,
+            "/mcp/workspace",
+            "sandbox_initialize",
+            &json!({}),
+        );
+        let text = |name: &str| made["structuredContent"][name].as_str().map(str::to_owned);
+        let ids = text("container_id").zip(text("workspace_id"));
+        ids.unwrap_or_else(|| panic!("{made}"))
+    };
+    let (container, workspace) = open(one);
+    let again = open(one);
+    assert_eq!(
+        again.0, container,
+        "a key's lasting container stays the same"
+    );
+    let others = open(two);
+    assert_ne!(others.0, container);
+    let create = tool(&service, one, "/mcp/env", "create_python_env", &json!({}));
+    let env = create["structuredContent"]["container_id"].as_str();
+    let env = env.expect("an id").to_owned();
+    let unknown = "0".repeat(26);
+    for (path, container, words) in [
+        (
+            "/mcp/workspace",
+            &container,
+            ["container_not_found", "workspace_not_found"],
+        ),
+        ("/mcp/env", &env, ["sandbox_not_found", "sandbox_not_found"]),
+    ] {
+        let listed = post_as(&service, Some(two), path, "tools/list", json!({}));
+        let listed = listed.ok().json()["result"]["tools"].clone();
+        let tools = listed.as_array().expect("a list");
+        let takes = |tool: &&Value| tool["inputSchema"]["properties"]["container_id"].is_object();
+        let tools: Vec<&Value> = tools.iter().filter(takes).collect();
+        assert!(tools.len() >= 3, "{listed}");
+        // Those that end it last.
+        let ends = |name: &str| ["clean_workspace", "sandbox_stop"].contains(&name);
+        for end in [false, true] {
+            for told in &tools {
+                let name = told["name"].as_str().expect("a name");
+                if ends(name) != end {
+                    continue;
+                }
+                let schema = &told["inputSchema"];
+                let ask = |key: &str, container: &str| {
+                    let arguments = arguments(schema, container, &workspace);
+                    tool(&service, key, path, name, &arguments).to_string()
+                };
+                let strange = ask(two, container);
+                assert!(
+                    words.iter().any(|word| strange.contains(word)),
+                    "{name}: {strange}"
+                );
+                let same = ask(two, &unknown).replace(&unknown, container);
+                assert_eq!(strange, same, "{name}");
+                // The negative control.
+                let own = ask(one, container);
+                assert!(
+                    !words.iter().any(|word| own.contains(word)),
+                    "{name}: {own}"
+                );
+            }
+        }
+    }
 }

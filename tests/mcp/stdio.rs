@@ -41,6 +41,7 @@ impl Server {
             .arg("--mirrors-dir")
             .arg(mirrors_dir())
             .args(args)
+            .current_dir(dir.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -285,4 +286,31 @@ fn a_service_that_cannot_be_used_is_told_of() {
         assert!(text.contains(said), "{text}");
         server.ends_at_eof();
     }
+}
+
+#[test]
+fn local_paths_are_those_of_the_directory_it_was_started_in() {
+    let data = temp_dir();
+    let mut server = Server::start(data.path(), &["--tools", "workspace"]);
+    std::fs::write(server.dir.path().join("table.csv"), "a,b\n").expect("a file can be written");
+    server.initialize();
+    let made = server.tool(1, "sandbox_initialize", json!({}));
+    let id = &made["container_id"];
+    let arguments = json!({ "container_id": id, "local_src_file": "table.csv" });
+    let copied = server.tool(2, "copy_file", arguments);
+    assert_eq!(copied["file_size"], 4, "{copied}");
+    let arguments = json!({
+        "container_id": id,
+        "container_src_path": "table.csv",
+        "local_dest_path": "./output/copy.csv",
+    });
+    server.tool(3, "copy_file_from_sandbox", arguments);
+    let copy = std::fs::read_to_string(server.dir.path().join("output/copy.csv"));
+    assert_eq!(copy.expect("a copy"), "a,b\n");
+    let arguments = json!({ "container_id": id, "local_src_file": "/etc/passwd" });
+    let params = json!({ "name": "copy_file", "arguments": arguments });
+    let refused = server.call(4, "tools/call", params);
+    assert_eq!(refused["isError"], true, "{refused}");
+    server.family = host::descendants(server.child.id() as i32);
+    server.ends_at_eof();
 }

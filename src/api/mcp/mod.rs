@@ -28,7 +28,6 @@ mod stdio;
 mod tools;
 mod upload;
 mod workspace;
-mod workspace_files;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,6 +76,11 @@ pub(crate) fn routes(
         .merge(at(SetName::Workspace))
         .merge(call::routes(app, tools(SetName::Default)))
         .merge(events.routes())
+}
+
+/// What of the endpoints OpenAPI can describe.
+pub(crate) fn described() -> utoipa::openapi::OpenApi {
+    call::described().into_openapi()
 }
 
 /// The service behind one path.

@@ -63,12 +63,10 @@ pub(super) async fn list(
     ids.sort();
     let mut resources = Vec::new();
     let mut last = None;
-    let mut looked_into = 0;
-    for id in &ids {
+    for (looked_into, id) in ids.iter().enumerate() {
         if looked_into == PAGE_SANDBOXES {
             return Ok(page(resources, last));
         }
-        looked_into += 1;
         // One that was closed meanwhile has no files.
         let mut files = supervisor.list_files(id).await.unwrap_or_default();
         files.sort_by(|a, b| a.path.cmp(&b.path));

@@ -79,12 +79,14 @@ impl ToolSet {
             SetName::Env => Self {
                 instructions: env::INSTRUCTIONS,
                 how_to: env::HOW_TO,
-                router: Tools::env_router(),
+                router: Tools::env_router() + Tools::env_package_router(),
             },
             SetName::Workspace => Self {
                 instructions: workspace::INSTRUCTIONS,
                 how_to: workspace::HOW_TO,
-                router: Tools::workspace_router() + Tools::workspace_file_router(),
+                router: Tools::workspace_router()
+                    + Tools::workspace_exec_router()
+                    + Tools::workspace_file_router(),
             },
         }
     }

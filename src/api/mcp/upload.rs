@@ -75,6 +75,7 @@ impl Tools {
 impl Tools {
     async fn upload(&self, arguments: UploadArguments) -> Result<Uploaded, Refusal> {
         let id = arguments.sandbox_id;
+        self.supervisor().info(&id)?;
         let to = arguments.dest_path;
         let (file_path, size) = match (arguments.local_file_path, arguments.content) {
             (Some(from), None) => {

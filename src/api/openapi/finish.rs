@@ -40,6 +40,12 @@ const TAGS: &[(&str, &str)] = &[
 /// Parameters of paths: name, description, pattern, example.
 const PARAMETERS: &[(&str, &str, &str, &str)] = &[
     (
+        "tool",
+        "Name of a tool of `/mcp`.",
+        "^[a-z_]+$",
+        "list_sandboxes",
+    ),
+    (
         "id",
         "The sandbox's id.",
         "^[0-9a-z]{26}$",
@@ -223,7 +229,7 @@ fn finished(path: &str, mut item: Value) -> Value {
 
 /// Routes that no key is asked for.
 pub(crate) fn is_public(path: &str) -> bool {
-    ["/health", "/openapi.json"].contains(&path)
+    ["/health", "/openapi.json", "/docs"].contains(&path) || path.starts_with("/docs/")
 }
 
 fn path_parameters(path: &str) -> Vec<Value> {
@@ -276,6 +282,7 @@ fn codes(path: &str, operation: &Value, own: &Value) -> Vec<&'static str> {
     {
         match name {
             "files" => names.extend(OF_FILES),
+            "any" => names.extend(CODES.iter().map(|code| code.name)),
             name => names.push(name),
         }
     }

@@ -96,7 +96,6 @@ pub(crate) enum GpuWish {
     /// So many, whichever are free.
     Count(u32),
     /// These, by index or UUID.
-    #[schema(max_items = 64)]
     List(Vec<GpuName>),
 }
 

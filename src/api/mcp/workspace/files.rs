@@ -6,13 +6,15 @@ use rmcp::schemars::JsonSchema;
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, tool, tool_router};
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
-use super::answer::success;
-use super::arguments::Parameters;
-use super::schema::{ReadArguments, WriteArguments, WriteEncoding};
-use super::tools::{Tools, base_of, interrupted};
-use super::workspace::refused;
+use super::{MESSAGES, refused};
 use crate::api::error::Refusal;
+use crate::api::mcp::answer::success;
+use crate::api::mcp::arguments::Parameters;
+use crate::api::mcp::progress::told;
+use crate::api::mcp::schema::{ReadArguments, WriteArguments, WriteEncoding};
+use crate::api::mcp::tools::{Tools, base_of, interrupted};
 use crate::api::wire::download_url;
 use crate::supervisor::{HOME, destination, file_name, relative_to_home};
 
@@ -128,7 +130,7 @@ struct Fetched {
     url: String,
 }
 
-#[tool_router(router = workspace_file_router, vis = "pub(super)")]
+#[tool_router(router = workspace_file_router, vis = "pub(in crate::api::mcp)")]
 impl Tools {
     #[tool(
         title = "Write a file",
@@ -201,10 +203,9 @@ impl Tools {
             let id = self.workspace_of(&arguments.container_id, workspace)?;
             let from = &arguments.local_src_dir;
             let into = relative_to_home(arguments.dest_dir.as_deref().unwrap_or_default());
-            let copied = self
-                .supervisor()
-                .copy_project(&id, self.local(), from, into);
-            Ok::<_, Refusal>(copied.await?)
+            let (tell, words) = mpsc::channel(MESSAGES);
+            let copy = (self.supervisor()).copy_project(&id, self.local(), from, into, &tell);
+            Ok::<_, Refusal>(told(&context, words, copy).await?)
         };
         let copied = tokio::select! {
             () = context.ct.cancelled() => return interrupted(),
@@ -296,7 +297,11 @@ impl Tools {
 
     /// Where a local file goes in a sandbox: `to`, into `to` where that is a directory by its form, or
     /// under its own name.
-    pub(super) fn inside(&self, from: &str, to: Option<&str>) -> Result<String, Refusal> {
+    pub(in crate::api::mcp) fn inside(
+        &self,
+        from: &str,
+        to: Option<&str>,
+    ) -> Result<String, Refusal> {
         let to = to.unwrap_or_default();
         let path = relative_to_home(to);
         if path.is_empty() || path.ends_with('/') {
