@@ -126,14 +126,7 @@ fn the_code_of_the_seeds_runs_as_written() {
     });
     let mut seeds = module(
         &format!("{CLIENTS}/seeds"),
-        &[
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "--tb=short",
-            "-W",
-            "error",
-        ],
+        &["pytest", "-p", "no:cacheprovider", "--tb=short"],
     );
     seeds
         .env("SANDCELL_URL", format!("http://{}", service.address))

@@ -75,6 +75,7 @@ class Checkpoints:
         self.missing = []
         self.base_bytes = 0
         self.oom_score_adj = b"0"
+        self.gpu = False
         # Descriptors that the checkpoint needs when it is the kernel.
         self.kept = ()
 
@@ -82,6 +83,7 @@ class Checkpoints:
         """In a new kernel: what it holds now is the zygote's, and a new kernel can have it too."""
         self.base_bytes = _private_bytes()
         self.oom_score_adj = b"%d" % plan.oom_score_adj
+        self.gpu = plan.gpu
         self.kept = (plan.control, plan.stdout, plan.stderr)
         self.current = True
 
@@ -89,6 +91,9 @@ class Checkpoints:
         """Why there should be none, or None."""
         if mode == "never":
             return "restore was \"never\""
+        if mode == "auto" and self.gpu:
+            return ("the sandbox has GPUs, and a copy of the kernel would have nothing of what is on them "
+                    "nor could use them; restore \"always\" keeps other variables")
         own_bytes = _private_bytes() - self.base_bytes
         most_bytes = min(_AUTO_MAX_BYTES, memory_bytes // _AUTO_MAX_SHARE)
         if mode == "auto" and own_bytes > most_bytes:

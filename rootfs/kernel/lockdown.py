@@ -83,6 +83,7 @@ class Plan:
         self.init, self.control, self.stdout, self.stderr, *self.cgroups = fds
         self.rlimits = request["rlimits"]
         self.oom_score_adj = request["oom_score_adj"]
+        self.gpu = request["gpu"]
         self.filters = filters
 
 

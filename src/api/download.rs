@@ -1,13 +1,11 @@
 //! `GET /sandbox/{id}/download/{path}`: a file's bytes, by descriptor.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
 
@@ -15,6 +13,7 @@ use super::caller::Caller;
 use super::error::Refusal;
 use super::openapi;
 use super::rest::SandboxId;
+use super::version::{Verdict, Version};
 use super::wire::percent_encode;
 use crate::supervisor::OpenFile;
 
@@ -22,13 +21,14 @@ const CHUNK_BYTES: u64 = 256 * 1024;
 
 /// Download a file
 ///
-/// One range of bytes may be asked for (RFC 9110, section 14); `If-Range` is heeded.
+/// One range of bytes may be asked for (RFC 9110, section 14; of several, all bytes come); conditions
+/// on the ETag and the time are heeded (section 13).
 #[utoipa::path(
     get,
     path = "/sandbox/{id}/download/{*path}",
     operation_id = "download_file",
     tag = "files",
-    params(("Range" = Option<String>, Header, description = "Which bytes, such as `bytes=0-99`."), ("If-Range" = Option<String>, Header, description = "The ETag or date that the range is of use for.")),
+    params(("Range" = Option<String>, Header, description = "Which bytes, such as `bytes=0-99`."), ("If-Range" = Option<String>, Header, description = "The ETag or date that the range is of use for."), ("If-None-Match" = Option<String>, Header, description = "The ETag of what the client has.")),
     responses((
             status = 200, description = "The whole file. Its type is guessed from its name.",
             content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "*/*")),
@@ -43,8 +43,9 @@ const CHUNK_BYTES: u64 = 256 * 1024;
             status = 206, description = "The range.",
             content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "*/*")),
             headers(("Content-Range" = String, description = "Which bytes of how many these are."))
-        )),
-    extensions(("x-errors" = json!(["range_not_satisfiable", "files"]))),
+        ),
+        (status = 304, description = "The client has it.")),
+    extensions(("x-errors" = json!(["range_not_satisfiable", "files", "sandbox_gone", "file_changed_since"]))),
 )]
 pub(crate) async fn download(
     Caller(app): Caller,
@@ -54,10 +55,31 @@ pub(crate) async fn download(
 ) -> Result<Response, Refusal> {
     let path = path_of(&uri)?;
     let opened = app.supervisor.open_file(&id, &path).await?;
-    let (etag, modified) = validators(&opened);
-    let wanted = headers
+    answer(opened, &path, Attached::Saved, &headers)
+}
+
+/// A file, or what of it is asked for.
+pub(super) fn answer(
+    opened: OpenFile,
+    path: &str,
+    attached: Attached,
+    asked: &HeaderMap,
+) -> Result<Response, Refusal> {
+    let version = Version::of(&opened);
+    let mut answer = HeaderMap::new();
+    insert(&mut answer, header::ETAG, Some(version.etag.clone()));
+    insert(&mut answer, header::LAST_MODIFIED, version.modified.clone());
+    // To be kept, but asked about each time: user code changes files as it likes.
+    let cache = HeaderValue::from_static("private, no-cache");
+    answer.insert(header::CACHE_CONTROL, cache);
+    match version.judge(asked) {
+        Verdict::Send => {}
+        Verdict::NotModified => return Ok((StatusCode::NOT_MODIFIED, answer).into_response()),
+        Verdict::Failed => return Err(precondition_failed(&version)),
+    }
+    let wanted = asked
         .get(header::RANGE)
-        .filter(|_| range_applies(&headers, &etag, modified.as_deref()))
+        .filter(|_| version.range_applies(asked))
         .and_then(|value| parse_range(value.to_str().ok()?, opened.size))
         .unwrap_or(Wanted::All);
     let (status, first, length) = match wanted {
@@ -65,30 +87,31 @@ pub(crate) async fn download(
         Wanted::Part { first, length } => (StatusCode::PARTIAL_CONTENT, first, length),
         Wanted::Nothing => return Err(unsatisfiable(opened.size)),
     };
-    let mut answer = HeaderMap::new();
     answer.insert(header::CONTENT_LENGTH, length.into());
     answer.insert(
         header::CONTENT_TYPE,
-        HeaderValue::from_static(mime_of(&path)),
+        HeaderValue::from_static(mime_of(path)),
     );
     answer.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    // Whatever a sandbox wrote, a browser may neither show it as a page of ours nor run it.
     answer.insert(
         header::CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static("sandbox"),
+        HeaderValue::from_static(attached.policy()),
+    );
+    // Other sites may link to it, but not draw it into pages of theirs.
+    answer.insert(
+        HeaderName::from_static("cross-origin-resource-policy"),
+        HeaderValue::from_static("same-site"),
     );
     insert(
         &mut answer,
         header::CONTENT_DISPOSITION,
-        Some(disposition(&path)),
+        Some(disposition(attached, path)),
     );
-    insert(&mut answer, header::ETAG, Some(etag));
-    insert(&mut answer, header::LAST_MODIFIED, modified);
     if status == StatusCode::PARTIAL_CONTENT {
         let range = format!("bytes {first}-{}/{}", first + length - 1, opened.size);
         insert(&mut answer, header::CONTENT_RANGE, Some(range));
     }
-    let body = Body::from_stream(bytes_of(opened.file, first, length));
+    let body = Body::from_stream(bytes_of(opened, first, length));
     Ok((status, answer, body).into_response())
 }
 
@@ -100,15 +123,15 @@ fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: Option<Strin
 
 /// Reads by position in the blocking pool. A file that shrinks meanwhile is an error, which breaks
 /// the connection off: never a success with less than was promised.
-fn bytes_of(file: File, first: u64, length: u64) -> impl Stream<Item = io::Result<Bytes>> {
-    let file = Arc::new(file);
+fn bytes_of(opened: OpenFile, first: u64, length: u64) -> impl Stream<Item = io::Result<Bytes>> {
+    let opened = Arc::new(opened);
     stream::try_unfold((first, length), move |(at, left)| {
-        let file = Arc::clone(&file);
+        let opened = Arc::clone(&opened);
         async move {
             if left == 0 {
                 return Ok(None);
             }
-            let bytes = read_at(file, at, left.min(CHUNK_BYTES)).await?;
+            let bytes = read_at(opened, at, left.min(CHUNK_BYTES)).await?;
             let read = bytes.len() as u64;
             Ok(Some((bytes, (at + read, left - read))))
         }
@@ -116,10 +139,10 @@ fn bytes_of(file: File, first: u64, length: u64) -> impl Stream<Item = io::Resul
 }
 
 /// Some bytes of a file, at least one.
-async fn read_at(file: Arc<File>, at: u64, most: u64) -> io::Result<Bytes> {
+async fn read_at(opened: Arc<OpenFile>, at: u64, most: u64) -> io::Result<Bytes> {
     let read = move || {
         let mut buffer = vec![0; usize::try_from(most).map_err(io::Error::other)?];
-        let read = file.read_at(&mut buffer, at)?;
+        let read = opened.file.read_at(&mut buffer, at)?;
         buffer.truncate(read);
         if buffer.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -134,11 +157,15 @@ async fn read_at(file: Arc<File>, at: u64, most: u64) -> io::Result<Bytes> {
 /// A whole file, which its size when opened promises to be no longer than `limit` bytes; grown
 /// meanwhile, it is cut there.
 pub(crate) async fn read_all(opened: OpenFile, limit: u64) -> io::Result<Vec<u8>> {
-    let file = Arc::new(opened.file);
+    let opened = Arc::new(opened);
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < opened.size.min(limit) {
         let left = opened.size.min(limit) - bytes.len() as u64;
-        let read = read_at(Arc::clone(&file), bytes.len() as u64, left.min(CHUNK_BYTES));
+        let read = read_at(
+            Arc::clone(&opened),
+            bytes.len() as u64,
+            left.min(CHUNK_BYTES),
+        );
         bytes.extend_from_slice(&read.await?);
     }
     Ok(bytes)
@@ -168,7 +195,7 @@ pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn spell(bytes: &[u8]) -> String {
+pub(super) fn spell(bytes: &[u8]) -> String {
     let mut spelled = String::new();
     for chunk in bytes.utf8_chunks() {
         spelled.push_str(&chunk.valid().replace('%', "%25"));
@@ -177,30 +204,6 @@ fn spell(bytes: &[u8]) -> String {
         }
     }
     spelled
-}
-
-fn validators(opened: &OpenFile) -> (String, Option<String>) {
-    let since = opened
-        .modified_at
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let etag = format!("\"{:x}-{:x}\"", opened.size, since.as_nanos());
-    (etag, http_date(opened.modified_at))
-}
-
-/// `None` for times that a header cannot hold: user code sets any time it likes.
-fn http_date(time: SystemTime) -> Option<String> {
-    let year_9999 = Duration::from_secs(253_370_764_800);
-    let since = time.duration_since(UNIX_EPOCH).ok()?;
-    (since < year_9999).then(|| httpdate::fmt_http_date(time))
-}
-
-/// `If-Range`: a part is only of use to a client that has the rest of the same version.
-fn range_applies(headers: &HeaderMap, etag: &str, modified: Option<&str>) -> bool {
-    let Some(condition) = headers.get(header::IF_RANGE) else {
-        return true;
-    };
-    condition == etag || modified.is_some_and(|modified| condition == modified)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,6 +242,18 @@ fn parse_range(value: &str, size: u64) -> Option<Wanted> {
     })
 }
 
+fn precondition_failed(version: &Version) -> Refusal {
+    let refusal = Refusal::new(
+        StatusCode::PRECONDITION_FAILED,
+        "file_changed_since",
+        "the file is another version than If-Match or If-Unmodified-Since asks for",
+    );
+    match HeaderValue::try_from(version.etag.as_str()) {
+        Ok(etag) => refusal.with_header(header::ETAG, etag),
+        Err(_) => refusal,
+    }
+}
+
 fn unsatisfiable(size: u64) -> Refusal {
     Refusal::new(
         StatusCode::RANGE_NOT_SATISFIABLE,
@@ -251,16 +266,47 @@ fn unsatisfiable(size: u64) -> Refusal {
     )
 }
 
-/// RFC 6266: an ASCII name for old clients and the whole name, encoded, for the others.
-fn disposition(path: &str) -> String {
+/// What a browser does with an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attached {
+    /// Saves it.
+    Saved,
+    /// Shows it where it can.
+    Shown,
+}
+
+impl Attached {
+    /// What a sandbox wrote is never a page of ours, whatever a browser takes it for: it gets an origin
+    /// of its own, in which no script runs, no form is sent and no window opened (CSP 3, `sandbox`).
+    /// HTML and SVG that are shown are still pictures of a page, so nothing is fetched for them either:
+    /// what they may have is in them.
+    fn policy(self) -> &'static str {
+        match self {
+            Self::Saved => "sandbox",
+            Self::Shown => {
+                "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; \
+                 font-src data:; media-src data:"
+            }
+        }
+    }
+}
+
+/// RFC 6266: an ASCII name for old clients and, where that is not all, the whole name, encoded
+/// (RFC 8187), for the others. Names that are no text are told as they are listed.
+pub(super) fn disposition(attached: Attached, path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or_default();
+    // `%` too: some clients decode it where no encoding is (RFC 6266, appendix D).
     let plain = |c: char| c == ' ' || (c.is_ascii_graphic() && !"\"\\%".contains(c));
     let ascii: String = name
         .chars()
         .map(|c| if plain(c) { c } else { '_' })
         .collect();
+    let kind = match attached {
+        Attached::Saved => "attachment",
+        Attached::Shown => "inline",
+    };
     let encoded = percent_encode(name, b"");
-    format!("attachment; filename=\"{ascii}\"; filename*=UTF-8''{encoded}")
+    format!("{kind}; filename=\"{ascii}\"; filename*=UTF-8''{encoded}")
 }
 
 /// MIME type by the name's extension.
@@ -363,19 +409,9 @@ mod tests {
     #[test]
     fn names_cannot_break_out_of_their_header() {
         assert_eq!(
-            disposition("d/a\"b\r\nX: y\\ä.csv"),
+            disposition(Attached::Saved, "d/a\"b\r\nX: y\\ä.csv"),
             "attachment; filename=\"a_b__X: y__.csv\"; \
              filename*=UTF-8''a%22b%0D%0AX%3A%20y%5C%C3%A4.csv"
-        );
-    }
-
-    #[test]
-    fn odd_times_have_no_header() {
-        assert!(http_date(UNIX_EPOCH - Duration::from_secs(1)).is_none());
-        assert!(http_date(UNIX_EPOCH + Duration::from_secs(1 << 40)).is_none());
-        assert_eq!(
-            http_date(UNIX_EPOCH).as_deref(),
-            Some("Thu, 01 Jan 1970 00:00:00 GMT")
         );
     }
 }

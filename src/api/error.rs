@@ -160,6 +160,7 @@ impl From<supervisor::Error> for Refusal {
             ErrorKind::NotFound => StatusCode::NOT_FOUND,
             ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
             ErrorKind::BadPath => StatusCode::BAD_REQUEST,
+            ErrorKind::Gone => StatusCode::GONE,
             ErrorKind::Conflict => StatusCode::CONFLICT,
             ErrorKind::Busy => StatusCode::TOO_MANY_REQUESTS,
             ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,

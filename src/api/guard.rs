@@ -125,7 +125,8 @@ impl Guard {
         ))
     }
 
-    /// Whether a browser sent this from a page that may call us. Other clients send no `Origin`.
+    /// Whether a browser sent this from a page that may call us, or is ours. Other clients send no
+    /// `Origin`. The `Host` must have been checked before.
     pub(crate) fn check_origin(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let mut values = headers.get_all(header::ORIGIN).iter();
         let Some(origin) = values.next() else {
@@ -134,7 +135,7 @@ impl Guard {
         let allowed = values.next().is_none()
             && origin
                 .to_str()
-                .is_ok_and(|origin| self.admits_origin(origin));
+                .is_ok_and(|origin| self.admits_origin(origin) || is_own(origin, headers));
         if allowed {
             return Ok(());
         }
@@ -265,6 +266,17 @@ fn is_origin(entry: &str) -> bool {
         let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         !scheme.is_empty() && scheme.chars().all(plain) && Authority::parse(rest).is_some()
     })
+}
+
+/// Whether the page that calls is one of ours: its origin is the `Host` that the request is for, which
+/// is a name of ours ([`Guard::check_host`]) that no other server has on this port.
+fn is_own(origin: &str, headers: &HeaderMap) -> bool {
+    let page = ["http://", "https://"]
+        .iter()
+        .find_map(|scheme| origin.strip_prefix(scheme));
+    let called = headers.get(header::HOST).and_then(|h| h.to_str().ok());
+    let page = page.and_then(Authority::parse);
+    page.is_some() && page == called.and_then(Authority::parse)
 }
 
 fn unauthorized() -> Refusal {

@@ -94,7 +94,8 @@ impl Format {
         let mut bytes = Vec::new();
         for value in values {
             if let Self::ServerSent = self {
-                let name = value["type"].as_str().unwrap_or("message");
+                let name = value["type"].as_str().or(value["event"].as_str());
+                let name = name.unwrap_or("message");
                 bytes.extend_from_slice(format!("event: {name}\ndata: ").as_bytes());
             }
             write_line(&mut bytes, value);

@@ -7,7 +7,7 @@
 //!        │     ├─ execute: events → one outcome, or a stream of them         outcome, lines
 //!        │     ├─ command: likewise                                          commands
 //!        │     └─ processes; a WebSocket takes the connection over           processes, attach
-//!        ├─ /openapi.json                     what the REST routes are          openapi
+//!        ├─ /openapi.json, /docs              what the REST routes are          openapi, docs
 //!        ├─ /mcp                              rmcp → tools → Supervisor      mcp
 //!        └─ /sandbox/{id}/port/{n}/…, {n}-{id}.<domain>: to a server inside  ports
 //! ```
@@ -19,15 +19,19 @@
 //! before the key is known it sees nothing; nothing reads a body without a limit and a stall timeout.
 
 mod access;
+mod archives;
 mod attach;
 mod body;
 mod caller;
 mod checkpoints;
 mod commands;
 mod contexts;
+mod docs;
 mod download;
 mod encoder;
 pub mod error;
+mod file_link;
+mod filetree;
 mod guard;
 mod lines;
 mod mcp;
@@ -37,11 +41,15 @@ mod openapi;
 mod outcome;
 mod ports;
 mod processes;
+mod query;
 mod rest;
+mod sandboxes;
 mod server;
 mod socket;
 mod truncated;
 mod upload;
+mod version;
+mod watch;
 mod whole;
 mod wire;
 

@@ -131,7 +131,7 @@ async fn output(
     path = "/sandbox/{id}/processes/{process}/stdin",
     operation_id = "write_process_stdin",
     tag = "processes",
-    request_body(content((StdinRequest = "application/json"), (openapi::RawBytes = "application/octet-stream"))),
+    request_body(description = "May be left out, which writes nothing.", content((StdinRequest = "application/json"), (openapi::RawBytes = "application/octet-stream"))),
     responses((status = 200, description = "All of it was taken.", body = openapi::Written)),
     extensions(("x-errors" = json!(["process_ended", "stdin_closed", "stdin_full"]))),
 )]

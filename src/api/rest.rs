@@ -1,6 +1,5 @@
 //! The REST routes. Every success is exactly 200: clients of the first seed test for that.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -19,10 +18,10 @@ use super::caller::Caller;
 use super::error::Refusal;
 use super::openapi::{self, Routes};
 use super::outcome::{Outcome, gather};
-use super::wire::{CreateRequest, Created, ExecuteRequest, File, Listed};
+use super::wire::{CreateRequest, Created, ExecuteRequest};
 use super::{
-    App, checkpoints, commands, contexts, download, lines, mirrors, network, ports, processes,
-    upload, whole,
+    App, checkpoints, commands, contexts, download, file_link, filetree, lines, mirrors, network,
+    ports, processes, sandboxes, upload, whole,
 };
 use crate::supervisor::{CreateSpec, ExecuteSpec};
 
@@ -38,14 +37,15 @@ pub(crate) fn routes() -> Router<Arc<App>> {
 pub(super) fn described() -> Routes {
     Routes::new()
         .routes(routes!(health))
-        .routes(routes!(list))
         .routes(routes!(create))
         .routes(routes!(execute))
         .routes(routes!(commands::command))
         .routes(routes!(upload::upload))
-        .routes(routes!(files))
         .routes(routes!(download::download))
         .routes(routes!(close))
+        .merge(sandboxes::routes())
+        .routes(routes!(file_link::file))
+        .merge(filetree::routes())
         .merge(contexts::routes())
         .merge(checkpoints::routes())
         .merge(mirrors::routes())
@@ -110,23 +110,6 @@ async fn health() -> Json<Value> {
     Json(json!({ "status": "healthy" }))
 }
 
-/// List the live sandboxes
-#[utoipa::path(
-    get,
-    path = "/sandboxes",
-    operation_id = "list_sandboxes",
-    tag = "sandboxes",
-    responses((status = 200, description = "The sandboxes, by id.", body = BTreeMap<String, Listed>)),
-)]
-async fn list(Caller(app): Caller) -> Json<BTreeMap<String, Listed>> {
-    let sandboxes = app.supervisor.list().into_iter();
-    Json(
-        sandboxes
-            .map(|info| (info.id.clone(), info.into()))
-            .collect(),
-    )
-}
-
 /// Create a sandbox
 ///
 /// It is ready when this answers, and closed when its lease is over. Everything in the body is
@@ -138,7 +121,7 @@ async fn list(Caller(app): Caller) -> Json<BTreeMap<String, Listed>> {
     tag = "sandboxes",
     request_body(content = CreateRequest, description = "May be left out."),
     responses((status = 200, description = "The sandbox, ready.", body = Created)),
-    extensions(("x-errors" = json!(["mirror_not_found", "mirror_building", "mirror_failed", "too_many_sandboxes", "too_many_sandboxes_of_key", "stopping"]))),
+    extensions(("x-errors" = json!(["mirror_not_found", "mirror_building", "mirror_failed", "gpu_unavailable", "gpus_disabled", "gpus_in_use", "too_many_sandboxes", "too_many_sandboxes_of_key", "stopping"]))),
 )]
 async fn create(
     Caller(app): Caller,
@@ -175,7 +158,7 @@ async fn close(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Val
     path = "/sandbox/{id}/execute",
     operation_id = "execute",
     tag = "code",
-    request_body(content((ExecuteRequest = "application/json"), (String = "text/plain"))),
+    request_body(description = "May be left out, which executes nothing.", content((ExecuteRequest = "application/json"), (String = "text/plain"))),
     responses((status = 200, description = "How it ended, whatever the code did; or its events ([ExecutionEvent](#/components/schemas/ExecutionEvent)) while it runs.", content((Outcome = "application/json"), (String = "application/x-ndjson"), (String = "text/event-stream")))),
     extensions(("x-errors" = json!(["code_too_large", "invalid_utf8", "context_not_found", "queue_full", "too_many_executions", "execution_lost"]))),
 )]
@@ -234,22 +217,6 @@ async fn execute_request(
                 format!("the code is not valid UTF-8 from byte {at} on"),
             )
         })
-}
-
-/// List the files of the working directory
-///
-/// Recursively; the paths are sorted.
-#[utoipa::path(
-    get,
-    path = "/sandbox/{id}/files",
-    operation_id = "list_files",
-    tag = "files",
-    responses((status = 200, description = "Regular files, by path.", body = Vec<File>)),
-    extensions(("x-errors" = json!(["files"]))),
-)]
-async fn files(Caller(app): Caller, SandboxId(id): SandboxId) -> Result<Json<Vec<File>>, Refusal> {
-    let entries = app.supervisor.list_files(&id).await?.into_iter();
-    Ok(Json(entries.map(|entry| File::new(&id, entry)).collect()))
 }
 
 /// A JSON body that may be left out.

@@ -1,5 +1,11 @@
-//! `POST /sandbox/{id}/upload`: multipart in, streamed to the sandbox as it arrives.
+//! `POST /sandbox/{id}/upload`: multipart in, streamed to the sandbox as it arrives, each file whole or
+//! not at all.
+//!
+//! A file goes where the `file_path` before or after it says; one that ends in `/` is a folder for all
+//! files that have no path of their own, which go there by the names that they have. Several files
+//! need a `file_path` each, a folder or none.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +17,6 @@ use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{FromRequest, Multipart, Query, Request};
 use futures_util::{Stream, StreamExt};
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::App;
 use super::body::{self, Chunks, Failure};
@@ -19,9 +24,12 @@ use super::caller::Caller;
 use super::error::{Limit, Refusal};
 use super::openapi;
 use super::rest::SandboxId;
+use super::wire::{Placed, Uploaded};
 use crate::supervisor::{Supervisor, Upload};
 
-/// A file whose path is not known yet is held in memory up to this size. Fields may come in any
+/// Files of one upload. Each takes a process of the sandbox for a moment; an archive takes one for all.
+const MAX_FILES: usize = 1000;
+/// Files whose paths are not known yet are held in memory up to this size. Fields may come in any
 /// order, but a large file cannot wait for its name.
 const HELD_BYTES: usize = 1024 * 1024;
 /// Bytes that may arrive while the headers of a part are read. The parser keeps them all until
@@ -35,7 +43,7 @@ struct UploadQuery {
     file_path: Option<String>,
 }
 
-/// Upload a file
+/// Upload files
 ///
 /// The path is `file_path`, in the form or in the query, else the name that the form gives the
 /// file. A path that ends in a slash is a directory, to which the name is added. Directories are
@@ -47,14 +55,14 @@ struct UploadQuery {
     tag = "files",
     params(("file_path" = Option<String>, Query, description = "Path of the file.")),
     request_body(content = openapi::UploadForm, content_type = "multipart/form-data"),
-    responses((status = 200, description = "It is there, whole.", body = openapi::Uploaded)),
+    responses((status = 200, description = "It is there, whole.", body = Uploaded)),
     extensions(("x-errors" = json!(["bad_query", "unsupported_content_type", "bad_multipart", "broken_body", "body_timeout", "invalid_utf8", "invalid_field", "upload_too_large", "upload_failed", "files"]))),
 )]
 pub(crate) async fn upload(
     Caller(app): Caller,
     SandboxId(id): SandboxId,
     request: Request,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Json<Uploaded>, Refusal> {
     app.supervisor.info(&id)?;
     let Query(query) = Query::<UploadQuery>::try_from_uri(request.uri())
         .map_err(|_| Refusal::bad_request("bad_query", "the query cannot be decoded"))?;
@@ -62,107 +70,220 @@ pub(crate) async fn upload(
     let mut incoming = Incoming {
         supervisor: &app.supervisor,
         sandbox_id: &id,
-        path: query.file_path,
-        content: Content::Missing,
+        folder: None,
+        path: None,
+        given: None,
+        paths: 0,
+        held: VecDeque::new(),
+        held_bytes: 0,
+        unasked: 0,
+        files: 0,
+        placed: Vec::new(),
     };
+    if let Some(path) = query.file_path {
+        incoming.set_path(path).await?;
+    }
     while let Some(part) = form.next().await? {
         match part.field.name() {
             Some("file") => incoming.receive(part).await?,
-            Some("file_path") => incoming.set_path(part.text().await?)?,
+            Some("file_path") => incoming.set_path(part.text().await?).await?,
             _ => part.skip().await?,
         }
     }
-    let file_path = incoming.finish().await?;
-    Ok(Json(json!({ "file_path": file_path })))
+    Ok(Json(incoming.finish().await?))
 }
 
-/// The file being received and what is known of its path.
+/// The files that have come, and what is known of the paths of those that come.
 struct Incoming<'a> {
     supervisor: &'a Supervisor,
     sandbox_id: &'a str,
+    /// Folder of all files that have no path of their own.
+    folder: Option<String>,
+    /// Of the next file, or of the one that has come.
     path: Option<String>,
-    content: Content,
+    /// The last that was given.
+    given: Option<String>,
+    /// How many paths of files were given.
+    paths: usize,
+    /// Files whose paths are not known yet, oldest first.
+    held: VecDeque<Held>,
+    held_bytes: usize,
+    /// How many files were given their own names because they could not wait.
+    unasked: usize,
+    files: usize,
+    placed: Vec<Placed>,
 }
 
-enum Content {
-    Missing,
-    Held { name: String, bytes: Vec<u8> },
-    Open(Upload),
+struct Held {
+    name: String,
+    bytes: Vec<u8>,
 }
 
 impl Incoming<'_> {
     async fn receive(&mut self, mut part: Part<'_>) -> Result<(), Refusal> {
-        if !matches!(self.content, Content::Missing) {
-            return Err(Refusal::invalid("file", "file: only one file an upload"));
+        self.files += 1;
+        if self.files > MAX_FILES {
+            let why = format!("file: more than {MAX_FILES} files; send an archive to be unpacked");
+            return Err(Refusal::invalid("file", why));
         }
-        let name = base_name(part.field.file_name().unwrap_or_default()).to_owned();
+        let name = own_name(part.field.file_name().unwrap_or_default());
         let mut bytes = Vec::new();
+        let mut open = match self.path_of(&name) {
+            Some(path) => Some(self.create(&path).await?),
+            None => None,
+        };
+        let mut size = 0;
         while let Some(chunk) = part.chunk().await? {
-            if let Content::Open(upload) = &mut self.content {
+            size += chunk.len() as u64;
+            if let Some(upload) = &mut open {
                 upload.write(&chunk).await?;
                 continue;
             }
             bytes.extend_from_slice(&chunk);
-            if self.path.is_some() || bytes.len() > HELD_BYTES {
-                let upload = self.create(&name, &bytes).await?;
-                self.content = Content::Open(upload);
+            if self.held_bytes + bytes.len() > HELD_BYTES {
+                let mut upload = self.create(&self.unasked_path(&name)?).await?;
+                self.unasked += 1;
+                upload.write(&bytes).await?;
+                open = Some(upload);
                 bytes = Vec::new();
             }
         }
-        if matches!(self.content, Content::Missing) {
-            self.content = Content::Held { name, bytes };
+        match open {
+            Some(upload) => self.place(upload, size).await,
+            None => {
+                self.held_bytes += bytes.len();
+                self.held.push_back(Held { name, bytes });
+                Ok(())
+            }
         }
-        Ok(())
     }
 
-    fn set_path(&mut self, path: String) -> Result<(), Refusal> {
-        if matches!(self.content, Content::Open(_)) {
+    /// A path that was given, for the file that has this name.
+    fn path_of(&mut self, name: &str) -> Option<String> {
+        let in_folder = |folder: &String| format!("{folder}{name}");
+        self.path
+            .take()
+            .or_else(|| self.folder.as_ref().map(in_folder))
+    }
+
+    /// Where a file goes for which no path was given.
+    fn unasked_path(&self, name: &str) -> Result<String, Refusal> {
+        if self.paths > 0 {
             return Err(Refusal::invalid(
                 "file_path",
-                format!("file_path: must come before a file of more than {HELD_BYTES} bytes"),
+                "file_path: names one of several files; give one for each, or a folder, which ends in /",
             ));
         }
-        if self.path.as_ref().is_some_and(|known| *known != path) {
-            return Err(Refusal::invalid("file_path", "file_path: given twice"));
-        }
-        self.path = Some(path);
-        Ok(())
-    }
-
-    async fn create(&self, name: &str, bytes: &[u8]) -> Result<Upload, Refusal> {
-        let path = match &self.path {
-            Some(path) if path.ends_with('/') => format!("{path}{name}"),
-            Some(path) => path.clone(),
-            None => name.to_owned(),
-        };
-        if path.is_empty() {
+        if name.is_empty() {
             return Err(Refusal::invalid(
                 "file_path",
                 "file_path: needed, the file part has no filename",
             ));
         }
-        let mut upload = self.supervisor.create_file(self.sandbox_id, &path).await?;
-        if !bytes.is_empty() {
-            upload.write(bytes).await?;
-        }
-        Ok(upload)
+        Ok(name.to_owned())
     }
 
-    async fn finish(mut self) -> Result<String, Refusal> {
-        let upload = match std::mem::replace(&mut self.content, Content::Missing) {
-            Content::Missing => {
-                return Err(Refusal::invalid("file", "file: the form has no such part"));
+    async fn set_path(&mut self, path: String) -> Result<(), Refusal> {
+        if self.unasked > 0 {
+            return Err(Refusal::invalid(
+                "file_path",
+                format!("file_path: must come before files of more than {HELD_BYTES} bytes"),
+            ));
+        }
+        if path.ends_with('/') {
+            return match &self.folder {
+                Some(known) if *known != path => Err(twice()),
+                _ => {
+                    self.folder = Some(path);
+                    Ok(())
+                }
+            };
+        }
+        // Said again, beside the query or after the file, it says nothing new.
+        if self.given.as_ref() == Some(&path) {
+            return Ok(());
+        }
+        self.given = Some(path.clone());
+        if self.path.is_some() {
+            return Err(twice());
+        }
+        self.paths += 1;
+        match self.held.pop_front() {
+            Some(held) => self.place_held(&path, held).await,
+            None => {
+                self.path = Some(path);
+                Ok(())
             }
-            Content::Held { name, bytes } => self.create(&name, &bytes).await?,
-            Content::Open(upload) => upload,
+        }
+    }
+
+    async fn create(&self, path: &str) -> Result<Upload, Refusal> {
+        if path.is_empty() || path.ends_with('/') {
+            return Err(Refusal::invalid(
+                "file_path",
+                "file_path: needed whole, the file part has no filename",
+            ));
+        }
+        Ok(self.supervisor.create_file(self.sandbox_id, path).await?)
+    }
+
+    async fn place_held(&mut self, path: &str, held: Held) -> Result<(), Refusal> {
+        self.held_bytes -= held.bytes.len();
+        let mut upload = self.create(path).await?;
+        if !held.bytes.is_empty() {
+            upload.write(&held.bytes).await?;
+        }
+        self.place(upload, held.bytes.len() as u64).await
+    }
+
+    async fn place(&mut self, upload: Upload, size: u64) -> Result<(), Refusal> {
+        let path = upload.finish().await?;
+        self.placed.push(Placed { path, size });
+        Ok(())
+    }
+
+    async fn finish(mut self) -> Result<Uploaded, Refusal> {
+        while let Some(held) = self.held.pop_front() {
+            let path = match self.path_of(&held.name) {
+                Some(path) => path,
+                None => self.unasked_path(&held.name)?,
+            };
+            self.place_held(&path, held).await?;
+        }
+        let Some(first) = self.placed.first() else {
+            return Err(Refusal::invalid("file", "file: the form has no such part"));
         };
-        Ok(upload.finish().await?)
+        if self.path.is_some() {
+            return Err(Refusal::invalid(
+                "file_path",
+                "file_path: no file came for it",
+            ));
+        }
+        Ok(Uploaded {
+            file_path: first.path.clone(),
+            files: (self.placed.len() > 1).then_some(self.placed),
+        })
     }
 }
 
-/// What browsers and clients send as a filename may be a path of theirs.
-fn base_name(filename: &str) -> &str {
-    filename.rsplit(['/', '\\']).next().unwrap_or_default()
+fn twice() -> Refusal {
+    Refusal::invalid("file_path", "file_path: given twice")
+}
+
+/// What a file calls itself. Browsers send the files of a folder with their paths in it
+/// (`webkitRelativePath`); of any other path only the last part is the file's.
+fn own_name(filename: &str) -> String {
+    let parts: Vec<&str> = filename.split('/').collect();
+    let is_inside =
+        !filename.contains('\\') && parts.iter().all(|part| !matches!(*part, "" | "." | ".."));
+    if is_inside {
+        return filename.to_owned();
+    }
+    let base = filename.rsplit(['/', '\\']).next().unwrap_or_default();
+    match base {
+        "." | ".." => String::new(),
+        base => base.to_owned(),
+    }
 }
 
 /// A multipart body whose use of memory is bounded.
@@ -299,8 +420,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_base_of_a_filename_is_used() {
+    fn a_filename_is_a_path_in_a_folder_or_only_its_base() {
         for (filename, base) in [
+            ("folder/sub/a.csv", "folder/sub/a.csv"),
+            ("../a.csv", "a.csv"),
+            ("a/../b.csv", "b.csv"),
+            ("a//b.csv", "b.csv"),
+            ("./b.csv", "b.csv"),
+            ("..", ""),
             ("a.csv", "a.csv"),
             ("/etc/passwd", "passwd"),
             ("..\\..\\a.csv", "a.csv"),
@@ -308,7 +435,7 @@ mod tests {
             ("dir/", ""),
             ("", ""),
         ] {
-            assert_eq!(base_name(filename), base, "{filename}");
+            assert_eq!(own_name(filename), base, "{filename}");
         }
     }
 }

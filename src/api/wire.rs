@@ -1,9 +1,11 @@
 //! What travels: request bodies in, answers out. Names and shapes are the contract's.
 
+mod file;
 mod mirror;
 mod network;
 mod port;
 mod process;
+mod sandbox;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,15 +18,18 @@ use utoipa::ToSchema;
 
 use super::error::Refusal;
 use super::openapi;
+use crate::date::civil;
 use crate::supervisor::{
     BranchInfo, Change, CheckpointInfo, CommandEnded, CommandOutcome, CommandSpec, ContextInfo,
     ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
     SandboxInfo, Usage, Wish,
 };
+pub(crate) use file::*;
 pub(crate) use mirror::*;
 pub(crate) use network::*;
 pub(crate) use port::PortAnswer;
 pub(crate) use process::*;
+pub(crate) use sandbox::*;
 
 /// Body of `POST /sandbox/create`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -379,7 +384,7 @@ pub(crate) struct Created {
     /// When it is closed at the latest, RFC 3339, UTC.
     pub(crate) expires_at: String,
     /// GPUs that it has: UUIDs, or indices where those are not known.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) gpus: Vec<String>,
 }
 
@@ -391,38 +396,6 @@ impl From<SandboxInfo> for Created {
             sandbox_id: info.id,
             name: info.name,
             gpus: info.gpus,
-        }
-    }
-}
-
-/// A sandbox in `GET /sandboxes`.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Sandbox)]
-pub(crate) struct Listed {
-    /// Free text for people.
-    name: String,
-    /// RFC 3339, UTC.
-    created_at: String,
-    /// When it is closed at the latest, RFC 3339, UTC.
-    expires_at: String,
-    /// RFC 3339, UTC.
-    last_used_at: String,
-    /// `idle`, `busy` or `closing`.
-    #[schema(value_type = openapi::Activity)]
-    state: &'static str,
-    /// Name of the key whose it is; null where there are no keys.
-    owner: Option<String>,
-}
-
-impl From<SandboxInfo> for Listed {
-    fn from(info: SandboxInfo) -> Self {
-        Self {
-            created_at: rfc3339(info.created_at),
-            expires_at: rfc3339(info.expires_at),
-            last_used_at: rfc3339(info.last_used_at),
-            state: info.state.as_str(),
-            owner: info.owner,
-            name: info.name,
         }
     }
 }
@@ -602,9 +575,14 @@ pub(crate) fn percent_encode(text: &str, keep: &[u8]) -> String {
     encoded
 }
 
+/// 9999-12-31T23:59:59Z, after 1970.
+const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
+
 /// `2026-01-31T12:34:56.789Z`.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    // User code sets any time of a file, and a year has four digits.
+    let since = since.min(LAST_SECOND);
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     let (year, month, day) = civil(days);
     format!(
@@ -614,23 +592,6 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
         second % 60,
         since.subsec_millis()
     )
-}
-
-/// Days since 1970 to a date (Howard Hinnant's `civil_from_days`, for dates after 1970).
-fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

@@ -60,6 +60,8 @@ impl Tools {
 pub fn main(common: &Common, args: &McpArgs) -> Result<ExitCode, String> {
     let output = take_stdout()?;
     let mut config = common.load()?;
+    // A file would be the service's.
+    config.logging.file = None;
     Log::start(&config.logging)?;
     let service = match &args.connect {
         Some(url) => Some(url.clone()),

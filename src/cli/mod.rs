@@ -49,12 +49,12 @@ enum Verb {
     Serve(serve::ServeArgs),
     /// Run one script in a fresh sandbox
     Run(run::RunArgs),
-    /// Speak MCP on standard input and output, for clients that start their servers
-    Mcp(mcp::McpArgs),
     /// List the sandboxes of the running service
     Ps(ps::PsArgs),
     /// Close sandboxes of the running service
     Kill(ps::KillArgs),
+    /// Speak MCP on standard input and output, for clients that start their servers
+    Mcp(mcp::McpArgs),
     /// Build, list, verify and remove mirrors, the base that sandboxes share
     #[command(subcommand)]
     Mirror(mirror::MirrorCommand),
@@ -94,9 +94,9 @@ pub fn main() -> ExitCode {
     let result = match cli.verb {
         Verb::Serve(args) => serve::main(&cli.common, &args),
         Verb::Run(args) => run::main(&cli.common, &args),
-        Verb::Mcp(args) => mcp::main(&cli.common, &args),
         Verb::Ps(args) => ps::ps(&cli.common, &args),
         Verb::Kill(args) => ps::kill(&cli.common, &args),
+        Verb::Mcp(args) => mcp::main(&cli.common, &args),
         Verb::Mirror(command) => cli
             .common
             .load()

@@ -23,12 +23,11 @@ pub(super) fn paths(cache: &[u8], names: &[&str]) -> Vec<String> {
         Some((number(cache, at + 4)?, number(cache, at + 8)?))
     });
     let wanted = |soname: &str| {
-        let rest = |name: &&str| {
-            soname
-                .strip_prefix(*name)
-                .is_some_and(|r| r.starts_with('.'))
+        let begins = |name: &&str| {
+            let rest = soname.strip_prefix(*name);
+            rest.is_some_and(|rest| rest.starts_with('.'))
         };
-        names.iter().any(|name| rest(name))
+        names.iter().any(begins)
     };
     let mut paths: Vec<String> = entries
         .filter(|(key, _)| string(cache, *key).is_some_and(wanted))
@@ -50,11 +49,11 @@ fn string(cache: &[u8], at: u32) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A cache of these sonames and paths.
-    fn cache(libraries: &[(&str, &str)]) -> Vec<u8> {
+    pub fn cache(libraries: &[(&str, &str)]) -> Vec<u8> {
         let mut strings = Vec::new();
         let mut entries = Vec::new();
         let first = HEADER_BYTES + ENTRY_BYTES * libraries.len();

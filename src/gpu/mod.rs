@@ -24,6 +24,10 @@ mod grant;
 mod ldcache;
 mod libraries;
 mod soname;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use std::collections::BTreeMap;

@@ -327,7 +327,7 @@ impl Init<'_> {
     ) -> Result<(), Error> {
         match sys::fork_into(0, None).context("fork")? {
             sys::Fork::Parent { .. } => Ok(()),
-            sys::Fork::Child => match self.confine_file_worker(reply, content.as_ref()) {
+            sys::Fork::Child => match self.confine_file_worker(work, reply, content.as_ref()) {
                 Ok((sealed, reply, content)) => {
                     sealed.run(|| filework::run(work, reply.as_fd(), content))
                 }
@@ -342,6 +342,7 @@ impl Init<'_> {
     /// Keeps the descriptors of its request and none of init's, and takes everything else away.
     fn confine_file_worker(
         &self,
+        work: &FileWork,
         reply: BorrowedFd<'_>,
         content: Option<&OwnedFd>,
     ) -> Result<(Sealed, OwnedFd, Option<OwnedFd>), Error> {
@@ -353,11 +354,12 @@ impl Init<'_> {
         sys::close_below(3, KEPT_FDS).context("close init's descriptors")?;
         // A file over RLIMIT_FSIZE is then an error to tell (EFBIG), not a death without a word.
         sys::ignore_signal(libc::SIGXFSZ, true);
-        let sealed = self
-            .root()
-            .drop_identity(&self.limits())?
-            .seal(self.filters())?;
-        Ok((sealed, reply, content))
+        let dropped = self.root().drop_identity(&self.limits())?;
+        let content = match work {
+            FileWork::Watch { .. } => Some(filework::watch_instance().context(WATCH)?),
+            _ => content,
+        };
+        Ok((dropped.seal(self.filters())?, reply, content))
     }
 
     fn root(&self) -> Root {
@@ -408,6 +410,10 @@ pub const NO_PROCESS: &str = "no_process";
 pub const BAD_CWD: &str = "bad_cwd";
 /// The word when the sandbox has as many terminals as it may.
 pub const NO_TERMINAL: &str = "no_terminal";
+/// The word when the host has no room for one more watch.
+pub const NO_WATCH: &str = "no_watch";
+/// The step of it.
+const WATCH: &str = "make an inotify instance";
 /// The word when user code has the port that is to be listened on.
 pub const PORT_IN_USE: &str = "port_in_use";
 
@@ -415,6 +421,7 @@ fn refuse(reply: BorrowedFd<'_>, error: &Error) {
     let code = match error {
         Error::Step { step, source } if step == dial::CONNECT => dial::word(source),
         Error::Step { source, .. } if source.raw_os_error() == Some(libc::EAGAIN) => NO_PROCESS,
+        Error::Step { step, .. } if step == WATCH => NO_WATCH,
         Error::Step { step, .. } if step.starts_with("enter ") => BAD_CWD,
         Error::Step { step, .. } if step == terminal::OPEN => NO_TERMINAL,
         Error::Step { source, .. } if source.raw_os_error() == Some(libc::EADDRINUSE) => {

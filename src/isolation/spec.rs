@@ -133,8 +133,8 @@ pub enum ToInit {
     /// Listen on [`PROXY_PORT`](crate::network::PROXY_PORT) of the sandbox's loopback; answers with
     /// [`Reply::Ok`] and the listening socket. Descriptors: `[0]` reply socket.
     Listen {},
-    /// Do file work as the user. Descriptors: `[0]` reply socket and, for [`FileWork::Write`],
-    /// `[1]` the pipe with the content.
+    /// Do file work as the user. Descriptors: `[0]` reply socket and, for work that has one, `[1]` the
+    /// pipe with the content.
     File {
         /// What to do.
         work: FileWork,
@@ -181,16 +181,18 @@ pub struct WindowSize {
 }
 
 /// File work, done inside by a process with the user's identity. Paths are raw bytes relative to
-/// the working directory; `..`, absolute paths, links and anything but regular files are refused.
+/// the working directory; `..`, absolute paths and links on the way are refused.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FileWork {
-    /// All regular files, recursively; answers with [`Reply::Entries`] packets, then `Ok`.
-    List {
-        /// Entries at most.
-        max_entries: usize,
+    /// What is in a folder; answers with [`Reply::Entries`] packets, then `Ok`.
+    List(Listing),
+    /// One entry; answers with [`Reply::Entries`], then `Ok`.
+    Stat {
+        /// Of what; empty or `.` for the working directory.
+        path: Vec<u8>,
     },
-    /// Answers with [`Reply::Ok`] and the descriptor, opened for reading.
+    /// Answers with [`Reply::Ok`] and the descriptor of a regular file, opened for reading.
     Read {
         /// What to open.
         path: Vec<u8>,
@@ -200,11 +202,160 @@ pub enum FileWork {
         /// Where to.
         path: Vec<u8>,
     },
-    /// Removes a regular file.
-    Remove {
+    /// Makes a directory.
+    MakeDirectory {
         /// Which.
         path: Vec<u8>,
+        /// Those above it too, and none is made where it exists already.
+        parents: bool,
     },
+    /// Gives something another name; missing directories above that are made.
+    Rename {
+        /// What; a link is renamed itself.
+        from: Vec<u8>,
+        /// Its new path.
+        to: Vec<u8>,
+        /// In place of what has that path.
+        overwrite: bool,
+    },
+    /// Removes something; a link itself.
+    Remove {
+        /// What.
+        path: Vec<u8>,
+        /// A directory with all that is in it; without this only an empty one.
+        recursive: bool,
+    },
+    /// Writes a folder as an archive to the pipe; answers [`Reply::Ok`] when it begins and again when
+    /// all of it is written.
+    Pack {
+        /// The folder; empty or `.` for the working directory.
+        path: Vec<u8>,
+        /// Of what form.
+        format: ArchiveFormat,
+    },
+    /// Reads an archive from the pipe into a folder, which is made; puts what was in it in place when
+    /// the packet `commit` comes and answers [`Reply::Unpacked`].
+    Unpack {
+        /// The folder; empty or `.` for the working directory.
+        path: Vec<u8>,
+        /// What the archive has to be; without it what its first bytes say.
+        format: Option<ArchiveFormat>,
+        /// Entries that it may have.
+        max_entries: u64,
+    },
+    /// Tells of changes in a folder: [`Reply::Ok`] when it begins, then [`Reply::Changes`] until the
+    /// reply socket is closed.
+    Watch {
+        /// The folder; empty or `.` for the working directory.
+        path: Vec<u8>,
+        /// What is in folders below it too.
+        recursive: bool,
+        /// Folders that are watched at most.
+        max_directories: usize,
+    },
+}
+
+/// Form of an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArchiveFormat {
+    /// POSIX tar, with GNU's long names.
+    Tar,
+    /// The same through gzip.
+    TarGz,
+    /// ZIP, deflated.
+    Zip,
+}
+
+/// A change in a watched folder.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TreeChange {
+    /// What happened.
+    pub kind: TreeChangeKind,
+    /// Raw bytes, relative to the working directory.
+    pub path: Vec<u8>,
+    /// What was renamed had this path.
+    pub from: Option<Vec<u8>>,
+    /// It is a directory.
+    pub is_directory: bool,
+}
+
+/// What happened to something in a watched folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TreeChangeKind {
+    /// It was made, or moved to here from elsewhere.
+    Created,
+    /// Its content or what is known of it was changed.
+    Changed,
+    /// It was removed, or moved to elsewhere.
+    Deleted,
+    /// It has another name or folder.
+    Renamed,
+}
+
+impl TreeChangeKind {
+    /// `created`, `changed`, `deleted` or `renamed`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Changed => "changed",
+            Self::Deleted => "deleted",
+            Self::Renamed => "renamed",
+        }
+    }
+}
+
+/// What [`FileWork::List`] is to find.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Listing {
+    /// The folder; empty or `.` for the working directory.
+    pub path: Vec<u8>,
+    /// [`super::glob`] of paths relative to the folder.
+    pub glob: Option<String>,
+    /// Folders in it too.
+    pub recursive: bool,
+    /// Only these.
+    pub kind: Option<FileKind>,
+    /// Entries at most; more are left out.
+    pub max_entries: usize,
+}
+
+/// What an entry of a directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link, wherever it leads.
+    Symlink,
+    /// A FIFO, socket or device.
+    Other,
+}
+
+impl FileKind {
+    /// From `st_mode` (inode(7)).
+    pub fn of_mode(mode: u32) -> Self {
+        use rustix::fs::FileType;
+        match FileType::from_raw_mode(mode) {
+            FileType::RegularFile => Self::File,
+            FileType::Directory => Self::Directory,
+            FileType::Symlink => Self::Symlink,
+            _ => Self::Other,
+        }
+    }
+
+    /// `file`, `directory`, `symlink` or `other`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Directory => "directory",
+            Self::Symlink => "symlink",
+            Self::Other => "other",
+        }
+    }
 }
 
 /// On the reply socket of a request. From a process with the user's identity: hostile.
@@ -225,6 +376,20 @@ pub enum Reply {
         /// Some files.
         entries: Vec<Entry>,
     },
+    /// An archive has been unpacked.
+    Unpacked {
+        /// Regular files that were in it.
+        files: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// Changes in a watched folder, in order.
+    Changes {
+        /// Some of them.
+        changes: Vec<TreeChange>,
+        /// Others happened that could not be told.
+        missed: bool,
+    },
     /// A program is about to be executed: nothing of it can fail any more but the execution itself.
     /// Where it gets a terminal, the controlling side of it comes with the packet; where it runs apart,
     /// the listening socket of its network namespace.
@@ -241,13 +406,19 @@ pub enum Reply {
     },
 }
 
-/// A file of a listing.
+/// An entry of a listing.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// Raw bytes, relative to the working directory.
     pub path: Vec<u8>,
+    /// What it is.
+    pub kind: FileKind,
     /// Bytes.
     pub size: u64,
+    /// Permission bits, with set-uid, set-gid and sticky.
+    pub mode: u32,
     /// Seconds since 1970.
     pub modified_seconds: i64,
+    /// And nanoseconds.
+    pub modified_nanoseconds: u32,
 }

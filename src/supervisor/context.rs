@@ -305,7 +305,7 @@ impl Context {
             result_bytes: limits.result_bytes,
             traceback_bytes: limits.traceback_bytes,
             files: limits.files,
-            restore: sandbox.restore(spec.restore),
+            restore: spec.restore,
             memory_bytes: sandbox.memory_bytes(),
         };
         let Some(kernel) = slot.as_mut() else {

@@ -3,11 +3,15 @@
 
 use std::fmt;
 
+use super::gone::End;
+
 /// What went wrong, as a client can act on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// No such sandbox, file or context (404).
     NotFound,
+    /// There was such a sandbox, and it has ended (410).
+    Gone,
     /// The request asks for something out of range; `field` names it (422).
     Invalid,
     /// Not a path within the sandbox that this verb serves (400).
@@ -220,6 +224,18 @@ impl Error {
         }
     }
 
+    /// As many watches of files run as may, of this sandbox or of all.
+    pub fn too_many_watches() -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(
+                ErrorKind::Busy,
+                "too_many_watches",
+                "as many watches of files run as may, in this sandbox or in all; end some",
+            )
+        }
+    }
+
     /// There is no mirror of that id or name.
     pub fn mirror_not_found(wanted: &str) -> Self {
         Self::new(
@@ -292,6 +308,17 @@ impl Error {
         )
     }
 
+    /// It was made without a key, for everyone.
+    pub fn mirror_is_shared(name: &str) -> Self {
+        Self::new(
+            ErrorKind::Conflict,
+            "mirror_is_shared",
+            format!(
+                "mirror {name:?} is everyone's; the operator deletes it with `sandcell mirror remove`"
+            ),
+        )
+    }
+
     /// The base is not a client's to remove.
     pub fn mirror_is_base() -> Self {
         Self::new(
@@ -341,6 +368,35 @@ impl Error {
                 format!(
                     "{most} connections to servers in this sandbox are open \
                      (limits.port_connections); close some"
+                ),
+            )
+        }
+    }
+
+    /// It was there.
+    pub(super) fn sandbox_gone(id: &str, ended: &End) -> Self {
+        Self::new(
+            ErrorKind::Gone,
+            "sandbox_gone",
+            format!(
+                "sandbox {:?} {} on {}; its files are gone with it",
+                shown(id),
+                ended.reason.sentence(),
+                httpdate::fmt_http_date(ended.at)
+            ),
+        )
+    }
+
+    /// Several live sandboxes have the name.
+    pub fn ambiguous_name(name: &str, count: usize) -> Self {
+        Self {
+            field: Some("sandbox_name"),
+            ..Self::new(
+                ErrorKind::Conflict,
+                "ambiguous_name",
+                format!(
+                    "sandbox_name: {count} sandboxes are called {:?}; give sandbox_id",
+                    shown(name)
                 ),
             )
         }

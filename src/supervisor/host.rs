@@ -10,6 +10,7 @@ use axum::body::Body;
 use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 
+use super::files::Watches;
 use super::realm::Realm;
 use crate::config::Config;
 use crate::isolation::cgroup::{Layout, RUN_PREFIX, ServiceCgroup};
@@ -129,6 +130,8 @@ pub struct Host {
     pub ablation: Ablation,
     /// What sandboxes reach, they reach through this.
     pub egress: Arc<Egress>,
+    /// Of files, of all sandboxes together.
+    pub watches: Watches,
     /// Root of the base.
     pub mirror: PathBuf,
     lock: Mutex<Option<DataLock>>,
@@ -161,6 +164,7 @@ impl Host {
             gpu_filters: Filters::gpu_profile()?,
             ablation,
             egress,
+            watches: Watches::of_all(),
             mirror,
             lock: Mutex::new(lock),
         });

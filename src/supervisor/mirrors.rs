@@ -21,10 +21,11 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::error::{Error, ErrorKind};
+use super::owner::Scope;
 use super::pool::Pool;
 use super::realm::Realm;
 use super::sandbox::Plan;
-use super::types::{MirrorInfo, MirrorStatus};
+use super::types::{MirrorInfo, MirrorRef, MirrorStatus};
 use crate::mirror::{Ingredients, Layer, LayerLock, Layers};
 
 /// Name of the base.
@@ -93,6 +94,20 @@ impl Site {
             realm: Arc::clone(realm),
             pool: Arc::clone(pool),
             mirror: None,
+        }
+    }
+}
+
+impl Site {
+    /// What is told of the mirror.
+    pub(super) fn mirror(&self, base_id: &str) -> MirrorRef {
+        let (id, name) = match &self.mirror {
+            Some(mirror) => (mirror.id.as_str(), mirror.name.as_str()),
+            None => (base_id, BASE),
+        };
+        MirrorRef {
+            id: id.to_owned(),
+            name: name.to_owned(),
         }
     }
 }
@@ -239,14 +254,20 @@ impl Mirrors {
         })
     }
 
+    /// Id of the base.
+    pub(super) fn base(&self) -> &str {
+        &self.base
+    }
+
     fn is_base(&self, wanted: &str) -> bool {
         wanted == BASE || wanted == self.base
     }
 
-    fn find(&self, wanted: &str) -> Result<Arc<Mirror>, Error> {
+    fn find(&self, wanted: &str, scope: &Scope) -> Result<Arc<Mirror>, Error> {
         let table = self.table.lock().expect("not poisoned");
         let by_name = || table.values().find(|mirror| mirror.name == wanted);
         let found = table.get(wanted).or_else(by_name);
+        let found = found.filter(|mirror| scope.sees_mirror(&mirror.ingredients));
         found
             .cloned()
             .ok_or_else(|| Error::mirror_not_found(wanted))

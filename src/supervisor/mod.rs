@@ -11,12 +11,14 @@ mod dependencies;
 mod ended;
 mod error;
 mod files;
+mod gone;
 mod gpus;
 mod history;
 pub mod host;
 mod install;
 mod launch;
 mod layer;
+mod lease;
 mod local;
 mod log;
 mod mirrors;
@@ -42,7 +44,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -51,6 +53,7 @@ use tokio_util::sync::CancellationToken;
 pub use command::RunningCommand;
 pub use copies::{destination, file_name, relative_to_home};
 pub use error::{Error, ErrorKind};
+pub use files::{FileWatch, Packed, TreeEvent, Unpacking};
 pub use host::Prepared;
 pub use local::LocalDirs;
 pub use owner::Owner;
@@ -63,6 +66,7 @@ use crate::isolation;
 pub use crate::isolation::spec::HOME;
 use crate::mirror::Layers;
 use crate::network::Policy;
+use gone::{End, EndReason, Gone};
 use gpus::GpuTable;
 use host::Host;
 use mirrors::{Mirrors, Site};
@@ -104,6 +108,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Registry {
     live: HashMap<String, Arc<Sandbox>>,
+    gone: Gone,
     /// Creates under way, by whom: they count against the limits of live sandboxes.
     creating: Vec<Option<Owner>>,
 }
@@ -247,6 +252,7 @@ impl Supervisor {
         self.refuse_draining()?;
         let _room = self.take_room(plan.owner.clone())?;
         let site = self.site(wanted.as_deref()).await?;
+        plan.mirror = Some(site.mirror(self.inner.mirrors.base()));
         if let Some(wish) = &plan.wish {
             let lease = self.inner.gpus.take(wish, &self.config().gpus).await?;
             for (name, value) in &lease.env {
@@ -354,25 +360,30 @@ impl Supervisor {
     fn watch(&self, sandbox: Arc<Sandbox>) {
         let supervisor = self.clone();
         self.spawn(async move {
-            tokio::select! {
-                () = sandbox.expired() => {
-                    tracing::info!(sandbox = sandbox.id(), "lease is over");
+            let reason = tokio::select! {
+                reason = sandbox.expired() => {
+                    tracing::info!(sandbox = sandbox.id(), "it {}", reason.sentence());
+                    reason
                 }
-                () = sandbox.died() => {}
-            }
-            if supervisor.unlist(sandbox.id()).is_some() {
+                () = sandbox.died() => EndReason::Died,
+            };
+            if supervisor.unlist(sandbox.id(), reason).is_some() {
                 sandbox.destroy().await;
             }
         });
     }
 
-    fn unlist(&self, id: &str) -> Option<Arc<Sandbox>> {
-        self.inner
-            .registry
-            .lock()
-            .expect("not poisoned")
-            .live
-            .remove(id)
+    fn unlist(&self, id: &str, reason: EndReason) -> Option<Arc<Sandbox>> {
+        let mut registry = self.inner.registry.lock().expect("not poisoned");
+        let sandbox = registry.live.remove(id)?;
+        let ended = End {
+            owner: sandbox.owner(),
+            name: sandbox.info().name,
+            at: SystemTime::now(),
+            reason,
+        };
+        registry.gone.remember(id, ended);
+        Some(sandbox)
     }
 
     fn destroy_later(&self, sandbox: Arc<Sandbox>) {
@@ -409,12 +420,42 @@ impl Supervisor {
         found.cloned().ok_or_else(|| Error::sandbox_not_found(id))
     }
 
+    /// The same for a link, which may be followed when the sandbox is no more.
+    ///
+    /// # Errors
+    /// `NotFound`; `Gone` for a sandbox that has ended not long ago.
+    fn find_linked(&self, id: &str) -> Result<Arc<Sandbox>, Error> {
+        self.find(id).map_err(|unknown| {
+            let registry = self.inner.registry.lock().expect("not poisoned");
+            let ended = registry.gone.of(id, &self.scope);
+            ended.map_or(unknown, |ended| Error::sandbox_gone(id, ended))
+        })
+    }
+
+    /// The id of the one live sandbox of that name.
+    ///
+    /// # Errors
+    /// `Conflict` when several have it: which is meant cannot be told; else as for an id.
+    pub fn named(&self, name: &str) -> Result<String, Error> {
+        let registry = self.inner.registry.lock().expect("not poisoned");
+        let seen = registry.live.values().filter(|s| self.scope.sees(s));
+        let mut named = seen.filter(|s| s.info().name == name);
+        match (named.next(), named.count()) {
+            (Some(sandbox), 0) => Ok(sandbox.id().to_owned()),
+            (Some(_), others) => Err(Error::ambiguous_name(name, others + 1)),
+            (None, _) => Err(match registry.gone.named(name, &self.scope) {
+                Some((id, ended)) => Error::sandbox_gone(id, ended),
+                None => Error::sandbox_not_found(name),
+            }),
+        }
+    }
+
     /// Closes a sandbox; of two closes at once one wins, the other is `NotFound`. Returns when its
     /// processes are gone; its cgroups follow in the background.
     pub async fn close(&self, id: &str) -> Result<(), Error> {
         let found = self.find(id)?;
         let sandbox = self
-            .unlist(found.id())
+            .unlist(found.id(), EndReason::Closed)
             .ok_or_else(|| Error::sandbox_not_found(id))?;
         // In a task of its own first: whoever asked may go away.
         self.destroy_later(Arc::clone(&sandbox));
@@ -583,21 +624,6 @@ impl Supervisor {
     /// `Invalid` for what is no name.
     pub async fn packages(&self, id: &str, names: &[String]) -> Result<Vec<PackageInfo>, Error> {
         install::status(&self.find(id)?, names).await
-    }
-
-    /// Regular files of the working directory, recursively.
-    pub async fn list_files(&self, id: &str) -> Result<Vec<FileEntry>, Error> {
-        files::list(&*self.find(id)?).await
-    }
-
-    /// Opens a regular file for reading.
-    pub async fn open_file(&self, id: &str, path: &str) -> Result<OpenFile, Error> {
-        files::open(&*self.find(id)?, path).await
-    }
-
-    /// Creates or replaces a file; parents are made.
-    pub async fn create_file(&self, id: &str, path: &str) -> Result<Upload, Error> {
-        files::create(&*self.find(id)?, path).await
     }
 
     /// Ends every sandbox, then the shared processes; nothing of the service is left afterwards.

@@ -40,6 +40,7 @@ impl Plan {
         let limits = &config.limits;
         Self {
             owner: None,
+            mirror: None,
             name: None,
             limits: CgroupLimits {
                 memory_bytes: limits.memory_bytes,
@@ -91,26 +92,10 @@ impl Plan {
             }
             plan.limits.cpus = cpus;
         }
-        let mut lease_seconds = limits.lease_seconds;
-        within(
-            "lease_seconds",
-            spec.lease_seconds,
-            1,
-            limits.max_lease_seconds,
-            &mut lease_seconds,
-        )?;
-        plan.lease = Duration::from_secs(lease_seconds);
-        if spec.idle_seconds.is_some() {
-            let mut idle_seconds = 0;
-            within(
-                "idle_seconds",
-                spec.idle_seconds,
-                1,
-                limits.max_lease_seconds,
-                &mut idle_seconds,
-            )?;
-            plan.idle = Some(Duration::from_secs(idle_seconds));
+        if let Some(lease) = check_seconds("lease_seconds", spec.lease_seconds, limits)? {
+            plan.lease = lease;
         }
+        plan.idle = check_seconds("idle_seconds", spec.idle_seconds, limits)?;
         check_env(&spec.env)?;
         plan.env = spec.env;
         if let Some(network) = spec.network {
@@ -191,6 +176,7 @@ pub fn check_mirror(spec: &MirrorSpec, base: &str) -> Result<Ingredients, Error>
         ));
     }
     Ok(Ingredients {
+        owner: None,
         base: base.to_owned(),
         packages: packages.into_iter().map(|p| p.line).collect(),
         preload: spec.preload.clone(),
@@ -237,6 +223,17 @@ fn within(
             format!("{field} must be {least} to {most}"),
         )),
     }
+}
+
+/// A time of life.
+pub fn check_seconds(
+    field: &'static str,
+    asked: Option<u64>,
+    limits: &Limits,
+) -> Result<Option<Duration>, Error> {
+    let mut seconds = 0;
+    within(field, asked, 1, limits.max_lease_seconds, &mut seconds)?;
+    Ok(asked.map(|_| Duration::from_secs(seconds)))
 }
 
 /// Wall time of an execution or a command.

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::checkpoints::Checkpoint;
 use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
+use super::files::Watches;
 use super::gpus::GpuLease;
 use super::host::Host;
 use super::install::Installs;
@@ -31,7 +32,8 @@ use super::processes::Processes;
 use super::realm::{Realm, User};
 use super::setup::{self, DEATH_TIMEOUT, OOM_SCORE_ADJ};
 use super::types::{
-    ContextInfo, ContextSpec, Event, ExecuteSpec, Restore, SandboxInfo, SandboxState, Wish,
+    ContextInfo, ContextSpec, Event, ExecuteSpec, MirrorRef, SandboxInfo, SandboxLimits,
+    SandboxState, Wish,
 };
 use super::workspaces::WorkspaceState;
 use crate::isolation;
@@ -72,26 +74,32 @@ pub struct Sandbox {
     pub(super) network: Network,
     pub(super) installs: Installs,
     pub(super) ports: Ports,
+    /// Of its files.
+    pub(super) watches: Watches,
+    pub(super) claim: Mutex<Claim>,
+    /// Its lease or its idle time is another.
+    pub(super) renewed: Notify,
     /// Of the tools for workspaces.
     pub(super) workspace: WorkspaceState,
     gpus: Option<Arc<GpuLease>>,
-    claim: Mutex<Claim>,
 }
 
 /// What a claim sets.
 #[derive(Debug, Clone)]
-struct Claim {
+pub(super) struct Claim {
     owner: Option<Owner>,
     name: String,
+    mirror: Option<MirrorRef>,
     created_at: SystemTime,
-    expires_at: SystemTime,
+    pub(super) expires_at: SystemTime,
     last_used_at: SystemTime,
-    last_used: Instant,
-    expires: Instant,
-    idle: Option<Duration>,
+    pub(super) last_used: Instant,
+    pub(super) expires: Instant,
+    pub(super) lease: Duration,
+    pub(super) idle: Option<Duration>,
     env: BTreeMap<String, String>,
     threads: u32,
-    memory_bytes: u64,
+    limits: CgroupLimits,
 }
 
 /// What a sandbox is to be, all defaults filled in.
@@ -99,6 +107,8 @@ struct Claim {
 pub struct Plan {
     /// Whose it is to be.
     pub owner: Option<Owner>,
+    /// What it is made of; `None` while that is not known.
+    pub mirror: Option<MirrorRef>,
     /// For people.
     pub name: Option<String>,
     /// Enforced by cgroups.
@@ -198,20 +208,24 @@ impl Sandbox {
             network: Network::new(&id),
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
+            watches: Watches::of_sandbox(),
+            renewed: Notify::new(),
             gpus,
             workspace: WorkspaceState::default(),
             claim: Mutex::new(Claim {
                 owner: None,
                 name: id.clone(),
+                mirror: None,
                 created_at: now,
                 expires_at: now,
                 last_used_at: now,
                 last_used: Instant::now(),
                 expires: Instant::now(),
+                lease: plan.lease,
                 idle: None,
                 env: BTreeMap::new(),
                 threads: setup::threads(plan.limits.cpus),
-                memory_bytes: plan.limits.memory_bytes,
+                limits: plan.limits,
             }),
             id,
         });
@@ -229,15 +243,17 @@ impl Sandbox {
                     .name
                     .clone()
                     .unwrap_or_else(|| format!("sandbox-{}", &self.id[..6])),
+                mirror: plan.mirror.clone(),
                 created_at: now,
                 expires_at: now + plan.lease,
                 last_used_at: now,
                 last_used: Instant::now(),
                 expires: Instant::now() + plan.lease,
+                lease: plan.lease,
                 idle: plan.idle,
                 env: plan.env.clone(),
                 threads: setup::threads(plan.limits.cpus),
-                memory_bytes: plan.limits.memory_bytes,
+                limits: plan.limits,
             };
         }
         if plan.network != Policy::None {
@@ -272,6 +288,15 @@ impl Sandbox {
             created_at: claim.created_at,
             expires_at: claim.expires_at,
             last_used_at: claim.last_used_at,
+            mirror: claim.mirror.clone(),
+            limits: SandboxLimits {
+                memory_bytes: claim.limits.memory_bytes,
+                cpus: claim.limits.cpus,
+                processes: claim.limits.processes,
+                disk_bytes: self.disk_bytes,
+                lease: claim.lease,
+                idle: claim.idle,
+            },
             state: if self.is_closing() {
                 SandboxState::Closing
             } else if self.in_use() {
@@ -288,15 +313,6 @@ impl Sandbox {
         self.gpus.is_some()
     }
 
-    /// Whether kernels keep checkpoints where an execution asks for `wanted`. What a kernel has on a GPU
-    /// is not in its copies, which could not use the driver any more: so none are kept unasked.
-    pub(super) fn restore(&self, wanted: Restore) -> Restore {
-        match wanted {
-            Restore::Auto if self.has_gpus() => Restore::Never,
-            wanted => wanted,
-        }
-    }
-
     /// Notes a request.
     pub fn touch(&self) {
         let mut claim = self.claim.lock().expect("not poisoned");
@@ -305,7 +321,7 @@ impl Sandbox {
     }
 
     /// Something runs in it.
-    fn in_use(&self) -> bool {
+    pub(super) fn in_use(&self) -> bool {
         self.uses.load(Ordering::Acquire) > 0
     }
 
@@ -342,24 +358,6 @@ impl Sandbox {
         env
     }
 
-    /// Resolves when its lease or its idle time is over; exact, as it sleeps until then.
-    pub async fn expired(&self) {
-        loop {
-            let until = {
-                let claim = self.claim.lock().expect("not poisoned");
-                match claim.idle {
-                    Some(idle) if !self.in_use() => claim.expires.min(claim.last_used + idle),
-                    Some(idle) => claim.expires.min(Instant::now() + idle),
-                    None => claim.expires,
-                }
-            };
-            if until <= Instant::now() {
-                return;
-            }
-            tokio::time::sleep_until(until).await;
-        }
-    }
-
     /// Resolves when init has died without being asked to: the sandbox is of no more use.
     pub async fn died(&self) {
         self.init.process().exited().await;
@@ -372,7 +370,7 @@ impl Sandbox {
 
     /// Its memory limit.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.claim.lock().expect("not poisoned").memory_bytes
+        self.claim.lock().expect("not poisoned").limits.memory_bytes
     }
 
     /// Variables of every kernel and threads of their numeric libraries.

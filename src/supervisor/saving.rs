@@ -115,7 +115,7 @@ async fn make_room(sandbox: &Sandbox, newest: &SavedFile) {
     // One time for all: the code may stop each of the workers. It may have removed a file, too.
     let removals = async {
         for path in removed {
-            let _ = files::remove(sandbox, &path).await;
+            let _ = files::remove(sandbox, &path, false).await;
         }
     };
     let _ = timeout(STEP_TIME, removals).await;

@@ -7,16 +7,18 @@ mod workspace;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 use tokio::net::unix::pipe::Sender as PipeWriter;
 use tokio::sync::mpsc;
 
+use super::sandbox::{InUse, Sandbox};
 pub use crate::config::OnDisconnect;
 pub use crate::gpu::Wish;
 use crate::isolation::channel::Channel;
-pub use crate::isolation::spec::WindowSize;
+pub use crate::isolation::spec::{ArchiveFormat, FileKind, TreeChangeKind, WindowSize};
 pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
 pub use crate::kernel::transfer::Transfer;
 pub use crate::mirror::Package;
@@ -67,10 +69,49 @@ pub struct SandboxInfo {
     pub expires_at: SystemTime,
     /// Last request for it.
     pub last_used_at: SystemTime,
+    /// What it is made of.
+    pub mirror: Option<MirrorRef>,
+    /// What it may use.
+    pub limits: SandboxLimits,
     /// What it is doing.
     pub state: SandboxState,
     /// GPUs that it has: UUIDs, or indices where those are not known.
     pub gpus: Vec<String>,
+}
+
+/// A mirror, by what clients may call it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MirrorRef {
+    /// Of its content.
+    pub id: String,
+    /// `default` or the name that whoever made it gave it.
+    pub name: String,
+}
+
+/// What a sandbox may use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxLimits {
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Processors.
+    pub cpus: f64,
+    /// Processes and threads.
+    pub processes: u64,
+    /// Bytes of files.
+    pub disk_bytes: u64,
+    /// From its creation or its last renewal to its end.
+    pub lease: Duration,
+    /// Without a request, if that is limited.
+    pub idle: Option<Duration>,
+}
+
+/// How long a sandbox is to live from now on.
+#[derive(Debug, Clone, Default)]
+pub struct RenewSpec {
+    /// Seconds until it is closed, whatever it does.
+    pub lease_seconds: Option<u64>,
+    /// Seconds without a request until it is closed.
+    pub idle_seconds: Option<u64>,
 }
 
 /// What a sandbox is doing.
@@ -414,16 +455,45 @@ pub struct CommandEnded {
     pub wall: Duration,
 }
 
-/// A file of the working directory.
+/// Something in the working directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
     /// Relative to the working directory; bytes that are not UTF-8 are percent-encoded (`%FF`),
     /// and so is `%` in such a name.
     pub path: String,
+    /// What it is.
+    pub kind: FileKind,
     /// Bytes.
     pub size: u64,
-    /// Modification time.
+    /// Permission bits, at most `0o7777`.
+    pub mode: u32,
+    /// Modification time; user code sets any.
     pub modified_at: SystemTime,
+}
+
+/// Which entries of the working directory are wanted.
+#[derive(Debug, Clone)]
+pub struct FileQuery {
+    /// A folder; empty for the working directory.
+    pub path: String,
+    /// [Pattern](crate::isolation::glob) of paths relative to that folder.
+    pub glob: Option<String>,
+    /// What is in folders below it too.
+    pub recursive: bool,
+    /// Only entries of this kind.
+    pub kind: Option<FileKind>,
+}
+
+impl Default for FileQuery {
+    /// All regular files.
+    fn default() -> Self {
+        Self {
+            path: String::new(),
+            glob: None,
+            recursive: true,
+            kind: Some(FileKind::File),
+        }
+    }
 }
 
 /// A regular file inside, opened inside, read here by descriptor.
@@ -435,6 +505,8 @@ pub struct OpenFile {
     pub size: u64,
     /// Modification time when opened.
     pub modified_at: SystemTime,
+    /// The sandbox is not idle while this is held.
+    pub(super) in_use: Option<InUse<Arc<Sandbox>>>,
 }
 
 /// A file being written by a process inside, fed from here.
@@ -445,4 +517,6 @@ pub struct Upload {
     pub(super) content: Option<PipeWriter>,
     /// Where it goes, relative to the working directory.
     pub(super) path: String,
+    /// The sandbox is not idle meanwhile.
+    pub(super) in_use: Option<InUse<Arc<Sandbox>>>,
 }

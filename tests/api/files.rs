@@ -98,7 +98,6 @@ fn the_path_of_an_upload_comes_as_part_query_or_file_name() {
     }
     upload("", &[("other", None, b"1")]).refused_field("file");
     upload("", &[("file", None, b"1")]).refused_field("file_path");
-    upload("", &[("file", Some("a"), b"1"), ("file", Some("b"), b"1")]).refused_field("file");
 }
 
 #[test]

@@ -249,7 +249,7 @@ fn proc_is_masked(place: &dyn Place) -> Found {
     let seen: Value = serde_json::from_str(&place.python(
         "import json, os\n\
          told = []\n\
-         for name in ['acpi', 'asound', 'bus', 'cmdline', 'config.gz', 'diskstats', 'fs', 'interrupts', 'iomem', 'ioports',\n    \
+         for name in ['acpi', 'asound', 'bus', 'cmdline', 'config.gz', 'diskstats', 'driver', 'fs', 'interrupts', 'iomem', 'ioports',\n    \
              'irq', 'kallsyms', 'kcore', 'keys', 'key-users', 'latency_stats', 'modules', 'partitions', 'sched_debug',\n    \
              'scsi', 'sysrq-trigger', 'timer_list']:\n    \
              path = '/proc/' + name\n    \

@@ -206,6 +206,21 @@ fn origins_are_loopback_or_listed() {
         let passed = guard.check_origin(&headers(&[("origin", origin)])).is_ok();
         assert_eq!(passed, passes, "{origin:?}");
     }
+    for (origin, host, passes) in [
+        ("http://sandbox.example:8000", "sandbox.example:8000", true),
+        ("https://Sandbox.example", "sandbox.example", true),
+        ("http://192.0.2.7:8000", "192.0.2.7:8000", true),
+        // Another port may be another's.
+        ("http://sandbox.example:9000", "sandbox.example:8000", false),
+        ("http://sandbox.example", "sandbox.example:8000", false),
+        ("http://page.sandbox.example", "sandbox.example", false),
+        ("ftp://sandbox.example", "sandbox.example", false),
+        ("sandbox.example", "sandbox.example", false),
+        ("null", "null", false),
+    ] {
+        let sent = headers(&[("origin", origin), ("host", host)]);
+        assert_eq!(guard.check_origin(&sent).is_ok(), passes, "{origin} {host}");
+    }
     assert!(guard.check_origin(&HeaderMap::new()).is_ok());
     let twice = headers(&[
         ("origin", "http://localhost"),

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::routing::post;
 use axum::{Json, Router};
 use rmcp::ServerHandler as _;
 use rmcp::model::{
@@ -15,6 +14,8 @@ use rmcp::model::{
 use rmcp::service::serve_directly;
 use rmcp::transport::OneshotTransport;
 use serde_json::{Value, json};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::answer::refusal_of;
 use super::tools::Tools;
@@ -23,12 +24,30 @@ use crate::api::{App, rest};
 
 /// The route, for the tools of one set.
 pub(super) fn routes(app: &Arc<App>, tools: Tools) -> Router {
-    Router::new()
-        .route("/mcp/tools/{tool}", post(call))
+    let (router, _) = described().split_for_parts();
+    router
         .method_not_allowed_fallback(rest::wrong_method)
         .with_state((Arc::clone(app), tools))
 }
 
+/// The route with its description.
+pub(super) fn described() -> OpenApiRouter<(Arc<App>, Tools)> {
+    OpenApiRouter::new().routes(routes!(call))
+}
+
+/// Call a tool
+///
+/// What `tools/call` at `/mcp` does, without the protocol. Which tools there are, and what they take
+/// and give, `tools/list` at `/mcp` tells.
+#[utoipa::path(
+    post,
+    path = "/mcp/tools/{tool}",
+    operation_id = "call_tool",
+    tag = "service",
+    request_body(content = Object, description = "May be left out. The tool's arguments."),
+    responses((status = 200, description = "The tool's structured result.", body = Object)),
+    extensions(("x-errors" = json!(["any"]))),
+)]
 async fn call(
     State((app, tools)): State<(Arc<App>, Tools)>,
     request: Request,

@@ -78,6 +78,11 @@ pub(crate) fn routes(
         .merge(events.routes())
 }
 
+/// What of the endpoints OpenAPI can describe.
+pub(crate) fn described() -> utoipa::openapi::OpenApi {
+    call::described().into_openapi()
+}
+
 /// The service behind one path.
 #[derive(Clone)]
 struct Endpoint {

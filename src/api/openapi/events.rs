@@ -133,3 +133,61 @@ pub(super) enum CommandEvent {
         detail: String,
     },
 }
+
+/// An event of a watch, a line or a server-sent event. `ended` is the last.
+#[derive(ToSchema)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[allow(dead_code, reason = "described, never made")]
+pub(super) enum FileWatchEvent {
+    /// What happens from now on is told.
+    Watching {
+        /// The folder, as it was asked for.
+        path: String,
+        /// And those below it.
+        recursive: bool,
+    },
+    /// It was made, or moved to here from elsewhere.
+    Created {
+        /// Relative to the working directory.
+        path: String,
+        /// Whether it is one.
+        directory: bool,
+    },
+    /// Its content, or what is known of it, was changed.
+    Changed {
+        /// Relative to the working directory.
+        path: String,
+        /// Whether it is one.
+        directory: bool,
+    },
+    /// It was removed, or moved to elsewhere.
+    Deleted {
+        /// Relative to the working directory.
+        path: String,
+        /// Whether it was one.
+        directory: bool,
+    },
+    /// It has another path.
+    Renamed {
+        /// That it has now, relative to the working directory.
+        path: String,
+        /// That it had.
+        from: String,
+        /// Whether it is one.
+        directory: bool,
+    },
+    /// Some changes are not told: list the files to see how they are.
+    Overflow {
+        /// One sentence for people.
+        detail: String,
+    },
+    /// Nothing happened for a while.
+    Keepalive {},
+    /// The folder or the sandbox is gone, or the service stops.
+    Ended {
+        /// As in an error.
+        code: String,
+        /// One sentence for people.
+        detail: String,
+    },
+}

@@ -1,13 +1,13 @@
 //! What the description says beyond its routes' own words: parameters of paths, refusals, keys, examples.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
 use super::NOT_DESCRIBED;
 use super::codes::{CODES, find};
-use super::events::{CommandEvent, ExecutionEvent};
+use super::events::{CommandEvent, ExecutionEvent, FileWatchEvent};
 
 const ABOUT: &str = "\
 Python sandboxes: warm, isolated, stateful.
@@ -39,6 +39,12 @@ const TAGS: &[(&str, &str)] = &[
 
 /// Parameters of paths: name, description, pattern, example.
 const PARAMETERS: &[(&str, &str, &str, &str)] = &[
+    (
+        "tool",
+        "Name of a tool of `/mcp`.",
+        "^[a-z_]+$",
+        "list_sandboxes",
+    ),
     (
         "id",
         "The sandbox's id.",
@@ -155,13 +161,14 @@ fn add_schemas(schemas: &mut Value) {
     for (name, schema) in [
         named::<ExecutionEvent>(&mut more),
         named::<CommandEvent>(&mut more),
+        named::<FileWatchEvent>(&mut more),
     ] {
         schemas[name] = schema;
     }
     for (name, schema) in more {
         schemas[name] = json!(schema);
     }
-    let codes: Vec<&str> = CODES.iter().map(|code| code.name).collect();
+    let codes: BTreeSet<&str> = CODES.iter().map(|code| code.name).collect();
     let meanings: Vec<String> = CODES
         .iter()
         .map(|code| format!("- `{}` ({}): {}", code.name, code.status, code.meaning))
@@ -223,7 +230,7 @@ fn finished(path: &str, mut item: Value) -> Value {
 
 /// Routes that no key is asked for.
 pub(crate) fn is_public(path: &str) -> bool {
-    ["/health", "/openapi.json"].contains(&path)
+    ["/health", "/openapi.json", "/docs"].contains(&path) || path.starts_with("/docs/")
 }
 
 fn path_parameters(path: &str) -> Vec<Value> {
@@ -276,6 +283,7 @@ fn codes(path: &str, operation: &Value, own: &Value) -> Vec<&'static str> {
     {
         match name {
             "files" => names.extend(OF_FILES),
+            "any" => names.extend(CODES.iter().map(|code| code.name)),
             name => names.push(name),
         }
     }
@@ -300,10 +308,13 @@ fn refusals(names: &[&str]) -> BTreeMap<String, Value> {
             .collect();
         let mut answer = json!({
             "description": lines.join("\n"),
-            "content": { "application/json": { "schema": { "allOf": [
-                { "$ref": "#/components/schemas/Error" },
-                { "properties": { "code": { "enum": names } } },
-            ] } } },
+            "content": { "application/json": {
+                "schema": { "allOf": [
+                    { "$ref": "#/components/schemas/Error" },
+                    { "properties": { "code": { "enum": names } } },
+                ] },
+                "example": { "code": names[0], "detail": codes[0].meaning },
+            } },
         });
         let header = match status {
             401 => Some(("WWW-Authenticate", "`Bearer`")),

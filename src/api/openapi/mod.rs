@@ -18,10 +18,11 @@ use axum::body::Bytes;
 use axum::http::header;
 use axum::response::IntoResponse;
 use serde_json::Value;
+use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{App, rest};
+use super::{App, docs, mcp, rest};
 pub(super) use audit::differences;
 pub(super) use codes::is_known;
 pub(super) use finish::is_public;
@@ -31,40 +32,38 @@ pub(super) use words::*;
 pub(super) type Routes = OpenApiRouter<Arc<App>>;
 
 /// Made when it is first asked for.
-static DOCUMENT: LazyLock<Value> =
-    LazyLock::new(|| finish::document(rest::described().into_openapi()));
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| finish::document(all()));
+
+const MCP: &str = "the Model Context Protocol describes itself: ask it for its tools";
+const INSIDE: &str = "any method; the answers are those of a server inside the sandbox";
 
 /// Routes that OpenAPI has no words for, and why. They are listed in the description.
 const NOT_DESCRIBED: &[(&str, &str)] = &[
-    (
-        "/mcp",
-        "the Model Context Protocol describes itself: ask it for its tools",
-    ),
-    (
-        "/mcp/env",
-        "likewise, a set of tools of its own: environments and their packages",
-    ),
-    (
-        "/mcp/workspace",
-        "likewise, a set of tools of its own: workspaces and projects",
-    ),
+    ("/docs/{file}", "what the page at /docs is made of"),
+    ("/mcp", MCP),
+    ("/mcp/env", MCP),
+    ("/mcp/workspace", MCP),
+    ("/sse", MCP),
+    ("/messages", MCP),
+    ("/messages/", MCP),
     (
         "/sandbox/{id}/port/{port}",
         "any method; leads to the next with a slash at its end",
     ),
-    (
-        "/sandbox/{id}/port/{port}/",
-        "any method; the answers are those of a server inside the sandbox",
-    ),
-    (
-        "/sandbox/{id}/port/{port}/{path}",
-        "any method; the answers are those of a server inside the sandbox",
-    ),
+    ("/sandbox/{id}/port/{port}/", INSIDE),
+    ("/sandbox/{id}/port/{port}/{path}", INSIDE),
 ];
+
+/// The descriptions of all routers.
+fn all() -> OpenApi {
+    let mut all = rest::described().into_openapi();
+    all.merge(mcp::described());
+    all
+}
 
 /// Routes about the routes.
 pub(super) fn routes() -> Routes {
-    Routes::new().routes(routes!(serve))
+    Routes::new().routes(routes!(serve)).merge(docs::routes())
 }
 
 /// Describe this interface

@@ -30,6 +30,10 @@ words! {
     Ending: Ok Error Timeout Interrupted OutOfMemory KernelDied;
     /// What became of the variables: left as they are, taken back to before this execution, or gone.
     Variables: Kept Restored Lost;
+    /// What an entry of a folder is.
+    FileKind: File Directory Symlink Other;
+    /// What entries of a folder are wanted.
+    FileKindWish: File Directory Symlink Other Any;
     /// What happened to a file.
     FileEvent: Created Changed Deleted;
     /// How something came to be shown.
@@ -186,23 +190,31 @@ pub(crate) struct Health {
 #[allow(dead_code, reason = "described, never made")]
 pub(crate) struct RawBytes(Vec<u8>);
 
-/// A form with a file.
+/// A form with files.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "described, never made")]
 pub(crate) struct UploadForm {
-    /// Path of the file; it comes before a file of more than 1 MiB.
+    /// Path of the file; it comes before a file of more than 1 MiB. One that ends in a slash is a
+    /// folder for all that have no path of their own. Of several files each may have one, before it.
     file_path: Option<String>,
-    /// The file.
+    /// The file; there may be several such parts.
     #[schema(value_type = String, format = Binary)]
     file: Vec<u8>,
 }
 
-/// A file that was uploaded.
+/// Form of an archive.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "described, never made")]
-pub(crate) struct Uploaded {
-    /// Relative to the working directory.
-    file_path: String,
+pub(crate) enum ArchiveFormat {
+    /// ZIP.
+    #[serde(rename = "zip")]
+    Zip,
+    /// POSIX tar.
+    #[serde(rename = "tar")]
+    Tar,
+    /// The same through gzip.
+    #[serde(rename = "tar.gz")]
+    TarGz,
 }
 
 /// What an interrupt reached.

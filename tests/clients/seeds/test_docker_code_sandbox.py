@@ -23,21 +23,15 @@ POSITIONS = {"clean_workspace": ("container_id", "workspace_id")}
 
 
 @pytest.fixture
-def local(monkeypatch):
-    """The server's directory for what the README calls local, which is this machine's here."""
-    folder = Path(os.environ["SANDCELL_LOCAL_DIR"])
-    monkeypatch.chdir(folder)
-    return folder
+def local():
+    """The server's directory for what the README calls local: `./` is there."""
+    return Path(os.environ["SANDCELL_LOCAL_DIR"])
 
 
 def tools_of(client):
     def tool(name):
         async def call(*args, **kwargs):
             kwargs.update(zip(POSITIONS.get(name, ()), args))
-            # A path that is relative is so to the client's directory; a server has another.
-            for key in ("local_dest_path", "local_src_dir", "local_src_file"):
-                if key in kwargs:
-                    kwargs[key] = str(Path(kwargs[key]).absolute())
             result = await client.call_tool(name, kwargs)
             assert not result.is_error, result.content
             return result.structured_content

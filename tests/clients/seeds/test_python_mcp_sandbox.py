@@ -25,9 +25,9 @@ def test_the_workflow_of_the_sample_prompt(url):
         async with sse_client(f"{url}/sse") as streams, ClientSession(*streams) as session:
             await session.initialize()
 
-            async def tool(name, **arguments):
+            async def tool(name, fails=False, **arguments):
                 result = await session.call_tool(name, arguments)
-                assert not result.is_error, result.content
+                assert result.is_error == fails, result.content
                 return result.structured_content
 
             tools = {tool.name for tool in (await session.list_tools()).tools}
@@ -49,7 +49,8 @@ def test_the_workflow_of_the_sample_prompt(url):
             ran = await tool("execute_python_code", container_id=container_id, code=CODE)
             assert (ran["stdout"], ran["exit_code"]) == ("3 rows\n", 0)
             links = {link["name"]: link["url"] for link in ran["file_links"]}
-            failed = await tool("execute_python_code", container_id=container_id, code="print(1)\n1 / 0")
+            wrong = {"container_id": container_id, "code": "print(1)\n1 / 0"}
+            failed = await tool("execute_python_code", fails=True, **wrong)
             assert failed["exit_code"] != 0
             assert "ZeroDivisionError" in failed["stderr"]
             return links

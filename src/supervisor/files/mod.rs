@@ -1,5 +1,10 @@
 //! Files of a sandbox: the work is done inside, see [`crate::isolation::spec::FileWork`].
 
+mod archive;
+mod tree;
+mod verbs;
+mod watch;
+
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -12,50 +17,101 @@ use tokio::time::timeout;
 
 use super::error::{Error, ErrorKind};
 use super::sandbox::Sandbox;
-use super::types::{FileEntry, OpenFile, Upload};
+use super::types::{FileEntry, FileQuery, OpenFile, Upload};
 use crate::isolation;
 use crate::isolation::channel::Channel;
-use crate::isolation::init::NO_PROCESS;
-use crate::isolation::spec::{FileWork, HOME, Reply};
+use crate::isolation::filework::name::shown;
+use crate::isolation::glob;
+use crate::isolation::init::{NO_PROCESS, NO_WATCH};
+use crate::isolation::spec::{Entry, FileWork, HOME, Listing, Reply};
+pub use archive::{Packed, Unpacking};
+pub(super) use tree::remove;
+pub use watch::{FileWatch, TreeEvent, Watches};
 
 /// Longest between two signs of life of file work: it may be stopped by user code.
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The second seed's name of the working directory, a link in the mirror.
 pub(super) const HOME_ALIAS: &str = "/app/results";
 
-/// All regular files of the working directory, recursively, sorted by path.
-pub async fn list(sandbox: &Sandbox) -> Result<Vec<FileEntry>, Error> {
-    let max_entries = sandbox.host.config.limits.files;
-    let reply = start(sandbox, FileWork::List { max_entries }, None).await?;
-    let mut files = Vec::new();
-    loop {
-        match next(sandbox, &reply).await? {
-            (Reply::Entries { entries }, _) if files.len() + entries.len() <= max_entries => {
-                files.extend(entries.into_iter().map(|e| FileEntry {
-                    path: shown(&e.path),
-                    size: e.size,
-                    modified_at: at_second(e.modified_seconds),
-                }));
-            }
-            (Reply::Ok {}, _) => break,
-            (Reply::Failed { code, detail }, _) => return Err(refusal(&code, &detail, "")),
-            _ => return Err(broken(sandbox)),
-        }
+/// What is in a folder of the working directory, sorted by path.
+pub async fn list(sandbox: &Sandbox, query: &FileQuery) -> Result<Vec<FileEntry>, Error> {
+    if let Some(pattern) = &query.glob {
+        glob::compile(pattern).map_err(|why| Error::invalid("glob", format!("glob: {why}")))?;
     }
+    spelled(&query.path, |path| list_at(sandbox, query, path)).await
+}
+
+async fn list_at(
+    sandbox: &Sandbox,
+    query: &FileQuery,
+    path: Vec<u8>,
+) -> Result<Vec<FileEntry>, Error> {
+    let max_entries = sandbox.host.config.limits.files;
+    let listing = Listing {
+        path,
+        glob: query.glob.clone(),
+        recursive: query.recursive,
+        kind: query.kind,
+        max_entries,
+    };
+    let reply = start(sandbox, FileWork::List(listing), None).await?;
+    let mut files = entries(sandbox, &reply, &query.path, max_entries).await?;
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
 }
 
-/// Opens a regular file for reading.
-pub async fn open(sandbox: &Sandbox, path: &str) -> Result<OpenFile, Error> {
+/// Entries that come in packets until all of them have.
+async fn entries(
+    sandbox: &Sandbox,
+    reply: &Channel,
+    path: &str,
+    most: usize,
+) -> Result<Vec<FileEntry>, Error> {
+    let mut files = Vec::new();
+    loop {
+        match next(sandbox, reply).await? {
+            (Reply::Entries { entries }, _) if files.len() + entries.len() <= most => {
+                files.extend(entries.into_iter().map(told));
+            }
+            (Reply::Ok {}, _) => return Ok(files),
+            (Reply::Failed { code, detail }, _) => return Err(refusal(&code, &detail, path)),
+            _ => return Err(broken(sandbox)),
+        }
+    }
+}
+
+fn told(entry: Entry) -> FileEntry {
+    FileEntry {
+        path: shown(&entry.path),
+        kind: entry.kind,
+        size: entry.size,
+        mode: entry.mode & 0o7777,
+        modified_at: at(entry.modified_seconds, entry.modified_nanoseconds),
+    }
+}
+
+/// Works on a path as it is written and, where nothing has that, in the form in which names that are
+/// not UTF-8 are listed.
+async fn spelled<T, Work>(path: &str, work: impl Fn(Vec<u8>) -> Work) -> Result<T, Error>
+where
+    Work: Future<Output = Result<T, Error>>,
+{
     let bytes = relative(path)?;
-    match read(sandbox, bytes.clone(), path).await {
-        // The form in which names that are not UTF-8 are listed.
+    match work(bytes.clone()).await {
         Err(e) if e.kind == ErrorKind::NotFound && path.contains('%') => {
-            read(sandbox, unescaped(&bytes), path).await.map_err(|_| e)
+            let meant = unescaped(&bytes);
+            if std::str::from_utf8(&meant).is_ok() {
+                return Err(e);
+            }
+            work(meant).await.map_err(|_| e)
         }
         other => other,
     }
+}
+
+/// Opens a regular file for reading.
+pub async fn open(sandbox: &Sandbox, path: &str) -> Result<OpenFile, Error> {
+    spelled(path, |bytes| read(sandbox, bytes, path)).await
 }
 
 async fn read(sandbox: &Sandbox, bytes: Vec<u8>, path: &str) -> Result<OpenFile, Error> {
@@ -72,6 +128,7 @@ async fn read(sandbox: &Sandbox, bytes: Vec<u8>, path: &str) -> Result<OpenFile,
                 size: metadata.len(),
                 modified_at,
                 file,
+                in_use: None,
             })
         }
         (Reply::Failed { code, detail }, _) => Err(refusal(&code, &detail, path)),
@@ -96,18 +153,8 @@ pub async fn create(sandbox: &Sandbox, path: &str) -> Result<Upload, Error> {
         reply,
         content: Some(writer),
         path: normal(&place),
+        in_use: None,
     })
-}
-
-/// Removes a regular file.
-pub async fn remove(sandbox: &Sandbox, path: &str) -> Result<(), Error> {
-    let bytes = relative(path)?;
-    let reply = start(sandbox, FileWork::Remove { path: bytes }, None).await?;
-    match next(sandbox, &reply).await? {
-        (Reply::Ok {}, _) => Ok(()),
-        (Reply::Failed { code, detail }, _) => Err(refusal(&code, &detail, path)),
-        _ => Err(broken(sandbox)),
-    }
 }
 
 impl Upload {
@@ -185,10 +232,16 @@ async fn next(sandbox: &Sandbox, reply: &Channel) -> Result<(Reply, Option<File>
 
 /// Bytes relative to the working directory. Whether they stay in it is decided inside.
 fn relative(path: &str) -> Result<Vec<u8>, Error> {
-    let trimmed = [HOME, HOME_ALIAS]
-        .iter()
-        .find_map(|home| path.strip_prefix(home)?.strip_prefix('/'))
-        .unwrap_or(path);
+    let below = |home: &&str| {
+        let rest = path.strip_prefix(*home)?;
+        // The directory itself, for verbs that take it.
+        if rest.is_empty() {
+            Some("")
+        } else {
+            rest.strip_prefix('/')
+        }
+    };
+    let trimmed = [HOME, HOME_ALIAS].iter().find_map(below).unwrap_or(path);
     if trimmed.starts_with('/') {
         return Err(refusal(
             "bad_path",
@@ -206,21 +259,6 @@ fn normal(path: &str) -> String {
         .filter(|p| !p.is_empty() && *p != ".")
         .collect();
     parts.join("/")
-}
-
-/// Text form of a name: itself where it is UTF-8, else with `%` and invalid bytes percent-encoded.
-fn shown(path: &[u8]) -> String {
-    if let Ok(text) = std::str::from_utf8(path) {
-        return text.to_owned();
-    }
-    let mut text = String::with_capacity(path.len() + 16);
-    for chunk in path.utf8_chunks() {
-        text.push_str(&chunk.valid().replace('%', "%25"));
-        for byte in chunk.invalid() {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
 }
 
 /// Inverse of [`shown`] for names that are not UTF-8.
@@ -245,14 +283,17 @@ fn unescaped(path: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn at_second(seconds: i64) -> SystemTime {
-    let offset = Duration::from_secs(seconds.unsigned_abs());
+/// A time that user code may have set to any.
+fn at(seconds: i64, nanoseconds: u32) -> SystemTime {
+    let whole = Duration::from_secs(seconds.unsigned_abs());
     let time = if seconds < 0 {
-        UNIX_EPOCH.checked_sub(offset)
+        UNIX_EPOCH.checked_sub(whole)
     } else {
-        UNIX_EPOCH.checked_add(offset)
+        UNIX_EPOCH.checked_add(whole)
     };
-    time.unwrap_or(UNIX_EPOCH)
+    let part = Duration::from_nanos(u64::from(nanoseconds.min(999_999_999)));
+    time.and_then(|time| time.checked_add(part))
+        .unwrap_or(UNIX_EPOCH)
 }
 
 /// Maps the words of [`Reply::Failed`].
@@ -271,10 +312,19 @@ fn refusal(code: &str, detail: &str, path: &str) -> Error {
     if code == NO_PROCESS {
         return Error::too_many_processes();
     }
+    if code == NO_WATCH {
+        return Error::too_many_watches();
+    }
     let (kind, code) = match code {
         "not_found" => (ErrorKind::NotFound, "file_not_found"),
         "link" => (ErrorKind::BadPath, "symbolic_link"),
         "not_regular" => (ErrorKind::BadPath, "not_a_regular_file"),
+        "not_directory" => (ErrorKind::BadPath, "not_a_directory"),
+        "exists" => (ErrorKind::Conflict, "file_exists"),
+        "bad_archive" => (ErrorKind::BadPath, "bad_archive"),
+        "unsafe_archive" => (ErrorKind::BadPath, "unsafe_archive"),
+        "too_many_files" => (ErrorKind::TooLarge, "too_many_files"),
+        "not_empty" => (ErrorKind::Conflict, "directory_not_empty"),
         "bad_path" => (ErrorKind::BadPath, "bad_path"),
         "no_space" => (ErrorKind::NoSpace, "disk_full"),
         "too_large" => (ErrorKind::TooLarge, "file_too_large"),
@@ -322,6 +372,7 @@ mod tests {
         assert_eq!(relative("a/b").unwrap(), b"a/b");
         assert_eq!(relative("/home/user/a").unwrap(), b"a");
         assert_eq!(relative("/app/results/a").unwrap(), b"a");
+        assert_eq!(relative("/home/user").unwrap(), b"");
         assert_eq!(
             relative("/etc/passwd").unwrap_err().kind,
             ErrorKind::BadPath

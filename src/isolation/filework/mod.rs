@@ -4,24 +4,27 @@
 //! packets of names back. Every component is opened without following links, so a link planted
 //! or swapped at any moment leads to a refusal, inside the sandbox at that.
 
+mod links;
+mod list;
+pub mod name;
+mod pack;
+mod tree;
+mod unpack;
+mod watch;
+
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::channel;
-use super::spec::{Entry, FileWork, HOME, Reply};
+use super::spec::{FileWork, HOME, Reply};
 
-/// Entries of one [`Reply::Entries`] packet: 64 names of 255 bytes as JSON numbers stay below the
-/// packet limit; longer paths are cut into smaller packets by [`Listing::add`].
-const ENTRY_PACKET_BYTES: usize = 96 * 1024;
-/// Directories nested deeper than this are not listed.
-const MAX_DEPTH: usize = 64;
 /// Longest path taken, `PATH_MAX` of Linux.
 const MAX_PATH_BYTES: usize = 4096;
 
@@ -38,7 +41,10 @@ impl From<Errno> for Refusal {
             Errno::ACCESS | Errno::PERM | Errno::ROFS => "not_permitted",
             Errno::NAMETOOLONG | Errno::INVAL => "bad_path",
             Errno::ISDIR | Errno::NXIO => "not_regular",
-            Errno::EXIST | Errno::NOTEMPTY => "exists",
+            Errno::EXIST => "exists",
+            Errno::NOTEMPTY => "not_empty",
+            // A directory of the mirror cannot be moved: overlayfs has no redirects here.
+            Errno::XDEV => "not_permitted",
             _ => "io",
         };
         Self(code, io::Error::from(e).to_string())
@@ -54,49 +60,96 @@ impl From<io::Error> for Refusal {
 /// Does the work and answers on `reply`; gives the exit code.
 pub fn run(work: &FileWork, reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> i32 {
     let done = match work {
-        FileWork::List { max_entries } => list(reply, *max_entries).map(|()| None),
+        FileWork::List(listing) => list::list(reply, listing).map(|()| None),
+        FileWork::Stat { path } => tree::stat(reply, path).map(|()| None),
         FileWork::Read { path } => read(path).map(Some),
         FileWork::Write { path } => write(path, reply, content).map(|()| None),
-        FileWork::Remove { path } => remove(path).map(|()| None),
+        FileWork::MakeDirectory { path, parents } => {
+            tree::make_directory(path, *parents).map(|()| None)
+        }
+        FileWork::Rename {
+            from,
+            to,
+            overwrite,
+        } => tree::rename(from, to, *overwrite).map(|()| None),
+        FileWork::Remove { path, recursive } => tree::remove(path, *recursive).map(|()| None),
+        FileWork::Pack { path, format } => pack::pack(path, *format, reply, content).map(|()| None),
+        FileWork::Unpack {
+            path,
+            format,
+            max_entries,
+        } => {
+            return match unpack::unpack(path, *format, *max_entries, reply, content) {
+                Ok(()) => 0,
+                Err(refusal) => refuse(reply, refusal),
+            };
+        }
+        FileWork::Watch {
+            path,
+            recursive,
+            max_directories,
+        } => watch::watch(path, *recursive, *max_directories, reply, content).map(|()| None),
     };
     let sent = match done {
         Ok(None) => channel::send_json(reply, &Reply::Ok {}, &[]),
         Ok(Some(file)) => channel::send_json(reply, &Reply::Ok {}, &[file.as_fd()]),
-        Err(Refusal(code, detail)) => channel::send_json(
-            reply,
-            &Reply::Failed {
-                code: code.into(),
-                detail,
-            },
-            &[],
-        ),
+        Err(refusal) => return refuse(reply, refusal),
     };
     i32::from(sent.is_err())
 }
 
-/// Splits a relative path; refuses what could leave the working directory or name nothing.
-fn components(path: &[u8]) -> Result<Vec<CString>, Refusal> {
+/// What [`FileWork::Watch`] reads from: made while system calls are not filtered yet.
+pub fn watch_instance() -> Result<OwnedFd, Errno> {
+    use rustix::fs::inotify::{CreateFlags, init};
+    init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+}
+
+fn refuse(reply: BorrowedFd<'_>, Refusal(code, detail): Refusal) -> i32 {
+    let failed = Reply::Failed {
+        code: code.into(),
+        detail,
+    };
+    let _ = channel::send_json(reply, &failed, &[]);
+    1
+}
+
+/// Splits a relative path, which may be that of the working directory itself; refuses what could
+/// leave it.
+fn parts_of(path: &[u8]) -> Result<Vec<CString>, Refusal> {
     let bad = |why: &str| Refusal("bad_path", why.into());
-    if path.is_empty() || path.len() > MAX_PATH_BYTES {
-        return Err(bad("a path has 1 to 4096 bytes"));
+    if path.len() > MAX_PATH_BYTES {
+        return Err(bad("a path has at most 4096 bytes"));
     }
-    if path[0] == b'/' {
+    if path.first() == Some(&b'/') {
         return Err(bad("the path must be relative to the working directory"));
     }
-    let parts: Vec<&[u8]> = path
-        .split(|b| *b == b'/')
+    path.split(|b| *b == b'/')
         .filter(|p| !p.is_empty() && *p != b".")
-        .collect();
-    if parts.is_empty() || path.ends_with(b"/") {
-        return Err(bad("the path must name a file"));
-    }
-    parts
-        .into_iter()
         .map(|p| match p {
             b".." => Err(bad("the path must stay in the working directory")),
             p => CString::new(p).map_err(|_| bad("the path holds a NUL byte")),
         })
         .collect()
+}
+
+/// The same for something in the working directory: its folder's parts and its name.
+fn place_of(path: &[u8]) -> Result<(Vec<CString>, CString), Refusal> {
+    let mut parts = parts_of(path)?;
+    match parts.pop() {
+        Some(name) => Ok((parts, name)),
+        None => Err(Refusal(
+            "bad_path",
+            "the path must name something in the working directory".into(),
+        )),
+    }
+}
+
+/// The same for a file.
+fn file_place_of(path: &[u8]) -> Result<(Vec<CString>, CString), Refusal> {
+    if path.ends_with(b"/") {
+        return Err(Refusal("bad_path", "the path must name a file".into()));
+    }
+    place_of(path)
 }
 
 fn home() -> Result<OwnedFd, Refusal> {
@@ -117,10 +170,14 @@ fn open_dir(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     )
 }
 
-/// Opens the directory of the last component, making missing ones when asked.
-fn parent(parts: &[CString], make: bool) -> Result<OwnedFd, Refusal> {
-    let mut dir = home()?;
-    for part in &parts[..parts.len() - 1] {
+/// Opens a directory below the working directory, making missing ones when asked.
+fn open_folder(parts: &[CString], make: bool) -> Result<OwnedFd, Refusal> {
+    descend(home()?, parts, make)
+}
+
+/// Opens a directory below another, through no link.
+fn descend(mut dir: OwnedFd, parts: &[CString], make: bool) -> Result<OwnedFd, Refusal> {
+    for part in parts {
         refuse_link(dir.as_fd(), part)?;
         dir = match open_dir(&dir, part) {
             Err(Errno::NOENT) if make => {
@@ -134,6 +191,17 @@ fn parent(parts: &[CString], make: bool) -> Result<OwnedFd, Refusal> {
         };
     }
     Ok(dir)
+}
+
+/// Opens the directory that a request names, which must be one.
+fn named_folder(path: &[u8]) -> Result<OwnedFd, Refusal> {
+    let mut parts = parts_of(path)?;
+    let Some(name) = parts.pop() else {
+        return home();
+    };
+    let dir = open_folder(&parts, false)?;
+    require_directory(statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)?;
+    Ok(open_dir(&dir, &name)?)
 }
 
 /// For a clear answer only: what protects is `O_NOFOLLOW` on every open.
@@ -155,15 +223,26 @@ fn require_regular(mode: u32) -> Result<(), Refusal> {
     }
 }
 
+fn require_directory(mode: u32) -> Result<(), Refusal> {
+    match FileType::from_raw_mode(mode) {
+        FileType::Directory => Ok(()),
+        FileType::Symlink => Err(Refusal("link", "it is a symbolic link".into())),
+        _ => Err(Refusal("not_directory", "it is not a directory".into())),
+    }
+}
+
 fn read(path: &[u8]) -> Result<OwnedFd, Refusal> {
-    let parts = components(path)?;
-    let dir = parent(&parts, false)?;
-    let name = &parts[parts.len() - 1];
-    require_regular(statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)?;
+    let (parents, name) = file_place_of(path)?;
+    let dir = open_folder(&parents, false)?;
+    open_regular(dir.as_fd(), &name)
+}
+
+fn open_regular(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Refusal> {
+    require_regular(statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)?;
     // O_NONBLOCK: a FIFO that was swapped in must not hold us. fstat decides, on the open file.
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file = openat(&dir, name, flags, Mode::empty())?;
+    let file = openat(dir, name, flags, Mode::empty())?;
     require_regular(fstat(&file)?.st_mode)?;
     Ok(file)
 }
@@ -172,10 +251,9 @@ fn write(path: &[u8], reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> Result
     let Some(content) = content else {
         return Err(Refusal("io", "no content pipe".into()));
     };
-    let parts = components(path)?;
-    let dir = parent(&parts, true)?;
-    let name = &parts[parts.len() - 1];
-    match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+    let (parents, name) = file_place_of(path)?;
+    let dir = open_folder(&parents, true)?;
+    match statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => require_regular(stat.st_mode)?,
         Err(Errno::NOENT) => {}
         Err(e) => return Err(e.into()),
@@ -186,19 +264,11 @@ fn write(path: &[u8], reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> Result
     let placed = copy(File::from(content), File::from(file))
         .map_err(Refusal::from)
         .and_then(|()| await_commit(reply))
-        .and_then(|()| Ok(renameat(&dir, &temporary, &dir, name)?));
+        .and_then(|()| Ok(renameat(&dir, &temporary, &dir, &name)?));
     if placed.is_err() {
         let _ = unlinkat(&dir, &temporary, AtFlags::empty());
     }
     placed
-}
-
-fn remove(path: &[u8]) -> Result<(), Refusal> {
-    let parts = components(path)?;
-    let dir = parent(&parts, false)?;
-    let name = &parts[parts.len() - 1];
-    require_regular(statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)?;
-    Ok(unlinkat(&dir, name, AtFlags::empty())?)
 }
 
 fn copy(mut from: File, mut to: File) -> io::Result<()> {
@@ -217,100 +287,4 @@ fn await_commit(reply: BorrowedFd<'_>) -> Result<(), Refusal> {
         Some(packet) if packet.bytes == b"commit" => Ok(()),
         _ => Err(Refusal("aborted", "the upload was given up".into())),
     }
-}
-
-/// A listing under way: entries are sent in packets as they fill.
-struct Listing<'a> {
-    reply: BorrowedFd<'a>,
-    left: usize,
-    pending: Vec<Entry>,
-    pending_bytes: usize,
-}
-
-impl Listing<'_> {
-    /// False when the limit of entries is reached.
-    fn add(&mut self, entry: Entry) -> io::Result<bool> {
-        if self.left == 0 {
-            return Ok(false);
-        }
-        self.left -= 1;
-        // A byte is at most four characters of JSON (`255,`).
-        let bytes = entry.path.len() * 4 + 96;
-        if self.pending_bytes + bytes > ENTRY_PACKET_BYTES {
-            self.flush()?;
-        }
-        self.pending_bytes += bytes;
-        self.pending.push(entry);
-        Ok(true)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.pending_bytes = 0;
-        let entries = std::mem::take(&mut self.pending);
-        if entries.is_empty() {
-            return Ok(());
-        }
-        channel::send_json(self.reply, &Reply::Entries { entries }, &[])
-    }
-}
-
-fn list(reply: BorrowedFd<'_>, max_entries: usize) -> Result<(), Refusal> {
-    let mut listing = Listing {
-        reply,
-        left: max_entries,
-        pending: Vec::new(),
-        pending_bytes: 0,
-    };
-    let mut path = Vec::new();
-    walk(home()?, &mut path, 0, &mut listing)?;
-    Ok(listing.flush()?)
-}
-
-/// Depth first; directories that vanish or cannot be opened are left out, as `find` does.
-fn walk(
-    dir: OwnedFd,
-    path: &mut Vec<u8>,
-    depth: usize,
-    listing: &mut Listing<'_>,
-) -> Result<(), Refusal> {
-    let mut subdirs = Vec::new();
-    for entry in Dir::read_from(&dir)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
-            continue;
-        }
-        let Ok(stat) = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
-            continue;
-        };
-        let full = [path.as_slice(), name.to_bytes()].concat();
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => {
-                let entry = Entry {
-                    path: full,
-                    size: stat.st_size.max(0) as u64,
-                    modified_seconds: stat.st_mtime,
-                };
-                if !listing.add(entry)? {
-                    return Ok(());
-                }
-            }
-            FileType::Directory if depth < MAX_DEPTH && full.len() < MAX_PATH_BYTES => {
-                subdirs.push(name.to_owned());
-            }
-            _ => {}
-        }
-    }
-    subdirs.sort();
-    for name in subdirs {
-        let Ok(child) = open_dir(&dir, &name) else {
-            continue;
-        };
-        let length = path.len();
-        path.extend_from_slice(name.to_bytes());
-        path.push(b'/');
-        walk(child, path, depth + 1, listing)?;
-        path.truncate(length);
-    }
-    Ok(())
 }
