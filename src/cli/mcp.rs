@@ -82,6 +82,8 @@ pub fn main(common: &Common, args: &McpArgs) -> Result<ExitCode, String> {
         // One client: what it does not use should not keep it waiting.
         config.service.pool = 0;
         config.service.preload.clear();
+        // First: relative paths are meant from there.
+        config.mcp.local_dirs.splice(0..0, local_dir());
         // The client's own, as it started us there. All of the machine is no place to work in.
         if let Ok(dir) = std::env::current_dir()
             && config::Mcp::may_list(&dir)
@@ -144,9 +146,8 @@ impl Own {
             .await
             .map_err(|e| e.to_string())?;
         let (input, output) = (tokio::io::stdin(), tokio::fs::File::from_std(output));
-        let dir = local_dir();
         let served = tokio::select! {
-            () = serve_messages(&supervisor, set, dir, input, output) => Ok(()),
+            () = serve_messages(&supervisor, set, input, output) => Ok(()),
             () = stop.asked() => Ok(()),
             () = supervisor.failed() => Err("the nursery died, and every sandbox with it".to_owned()),
         };

@@ -12,5 +12,10 @@ pub const FLOW: Duration = Duration::from_secs(240);
 
 /// The Python that has them.
 pub fn python() -> PathBuf {
-    venv(&Path::new(CLIENTS).join("mcp.txt"))
+    python_of("mcp.txt")
+}
+
+/// The Python that has the packages of one of the lists.
+pub fn python_of(list: &str) -> PathBuf {
+    venv(&Path::new(CLIENTS).join(list))
 }

@@ -184,6 +184,58 @@ fn sessions_are_apart_and_end_with_their_streams() {
 }
 
 #[test]
+fn a_client_that_hangs_up_interrupts_its_code() {
+    let service = Service::start();
+    let mut session = Session::begun(&service);
+    let made = session.tool(1, "create_python_env", json!({}));
+    let id = made["container_id"].as_str().expect("an id").to_owned();
+    let arguments = json!({ "container_id": id, "code": "while True: pass" });
+    let params = json!({ "name": "execute_python_code", "arguments": arguments });
+    session.send(2, "tools/call", &params);
+    let state = || service.get("/sandboxes").ok().json()[&id]["state"].clone();
+    let until = |wanted: &str| {
+        let begun = Instant::now();
+        while state() != wanted {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "it is not {wanted}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    until("busy");
+    // The control: with its client there, it goes on.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(state(), "busy");
+    drop(session);
+    until("idle");
+}
+
+#[test]
+fn a_session_has_a_bounded_number_of_requests_under_way() {
+    let service = Service::start();
+    let mut session = Session::begun(&service);
+    let made = session.tool(1, "create_python_env", json!({}));
+    let code = "import time; time.sleep(60)";
+    let arguments = json!({ "container_id": made["container_id"], "code": code });
+    let params = json!({ "name": "execute_python_code", "arguments": arguments });
+    let request =
+        |id: u64| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
+    // Those over the queue of the sandbox are refused, and answered, at once.
+    let taken = (10..200).take_while(|id| session.post(&request(*id)).status == 202);
+    let taken = taken.count();
+    session
+        .post(&request(300))
+        .refused(429, "too_many_requests");
+    assert!(taken >= 32, "{taken}");
+    // A request that is called off makes room: the answer of another comes.
+    let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 10 } });
+    assert_eq!(session.post(&cancel).status, 202);
+    session.send(301, "ping", &json!({}));
+    while session.answer()["id"] != 301 {}
+}
+
+#[test]
 fn messages_are_checked_and_bounded() {
     let service = Service::with_config("server.max_body_bytes = 100000");
     let session = Session::begun(&service);

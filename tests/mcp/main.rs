@@ -6,6 +6,7 @@ mod fixture;
 mod call;
 mod clients;
 mod events;
+mod node;
 mod official;
 mod resources;
 mod rpc;

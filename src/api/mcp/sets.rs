@@ -1,7 +1,11 @@
 //! Tool sets: what an endpoint offers. One handler serves them all ([`Tools`]); a set is a choice of
 //! its tools with the text that tells a model how they go together.
 
+use std::sync::Arc;
+
 use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::model::JsonObject;
+use serde_json::{Value, json};
 
 use super::prompts::HowTo;
 use super::tools::Tools;
@@ -63,7 +67,7 @@ const HOW_TO: HowTo = HowTo {
 
 impl ToolSet {
     pub(super) fn of(name: SetName) -> Self {
-        match name {
+        let mut set = match name {
             SetName::Default => Self {
                 instructions: INSTRUCTIONS,
                 how_to: HOW_TO,
@@ -88,6 +92,78 @@ impl ToolSet {
                     + Tools::workspace_exec_router()
                     + Tools::workspace_file_router(),
             },
+        };
+        for route in set.router.map.values_mut() {
+            let tool = &mut route.attr;
+            tool.input_schema = standard(&tool.input_schema);
+            tool.output_schema = tool.output_schema.as_ref().map(standard);
+        }
+        set
+    }
+}
+
+/// Formats of numbers that `schemars` writes and JSON Schema does not know: validators of clients warn
+/// of each.
+const OWN_FORMATS: [&str; 11] = [
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "int", "uint",
+    "double",
+];
+
+/// A schema that every client can use: without these formats, whose meaning is in the limits beside
+/// them, and with a type and null as two branches, since not all know lists of types.
+fn standard(schema: &Arc<JsonObject>) -> Arc<JsonObject> {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(object) => {
+                let own =
+                    |format: &Value| format.as_str().is_some_and(|f| OWN_FORMATS.contains(&f));
+                if object.get("format").is_some_and(own) {
+                    object.remove("format");
+                }
+                object.values_mut().for_each(strip);
+                split_null(object);
+            }
+            Value::Array(array) => array.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    let mut schema = JsonObject::clone(schema);
+    schema.values_mut().for_each(strip);
+    Arc::new(schema)
+}
+
+/// Makes `"type": [t, "null"]` two branches of `anyOf`.
+fn split_null(object: &mut JsonObject) {
+    let Some(Value::Array(types)) = object.get("type") else {
+        return;
+    };
+    let others = types.iter().filter(|kind| **kind != "null");
+    let [kind] = &others.cloned().collect::<Vec<_>>()[..] else {
+        return;
+    };
+    let kind = kind.clone();
+    let about = |key: &str| matches!(key, "description" | "title" | "default");
+    let (about, mut branch): (JsonObject, JsonObject) = std::mem::take(object)
+        .into_iter()
+        .partition(|(key, _)| about(key));
+    branch.insert("type".to_owned(), kind);
+    *object = about;
+    object.insert("anyOf".to_owned(), json!([branch, { "type": "null" }]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_have_only_what_json_schema_knows() {
+        for name in [SetName::Default, SetName::Env, SetName::Workspace] {
+            for tool in ToolSet::of(name).router.list_all() {
+                let all = serde_json::to_string(&tool).expect("it is JSON");
+                assert!(!all.contains("\"format\""), "{}: {all}", tool.name);
+                assert!(!all.contains("\"type\":["), "{}: {all}", tool.name);
+                assert!(tool.output_schema.is_some(), "{}", tool.name);
+            }
         }
     }
 }

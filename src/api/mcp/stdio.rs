@@ -1,6 +1,5 @@
 //! MCP over a pair of byte streams, a message a line: what `sandcell mcp` serves.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rmcp::RoleServer;
@@ -13,13 +12,11 @@ use super::tools::Tools;
 use crate::api::App;
 use crate::supervisor::Supervisor;
 
-/// Serves one client until its stream ends; relative local paths are meant from `local_dir`, which is
-/// listed for them. Code that runs then has seconds to end, and is
+/// Serves one client until its stream ends. Code that runs then has seconds to end, and is
 /// interrupted after that; dropping the future interrupts it at once.
 pub async fn serve_messages(
     supervisor: &Supervisor,
     set: SetName,
-    local_dir: Option<PathBuf>,
     input: impl AsyncRead + Send + Unpin + 'static,
     output: impl AsyncWrite + Send + Unpin + 'static,
 ) {
@@ -30,10 +27,7 @@ pub async fn serve_messages(
         server: Arc::new(config.server.clone()),
         code_bytes: config.limits.code_bytes,
     };
-    let mut tools = Tools::new(Arc::new(app), ToolSet::of(set));
-    if let Some(dir) = local_dir {
-        tools = tools.with_local_dir(dir);
-    }
+    let tools = Tools::new(Arc::new(app), ToolSet::of(set));
     let transport = AsyncRwTransport::<RoleServer, _, _>::new_server(input, output);
     let transport = transport.with_max_line_length(line_bytes);
     match serve_server(tools, transport).await {
