@@ -25,6 +25,7 @@ codes! {
     bad_query 400 "the query cannot be understood";
     bad_target 400 "a path or query that is not passed on";
     bad_transfer_encoding 400 "a transfer coding that is not passed on";
+    bad_uri 400 "not the address of a resource";
     body_timeout 400 "the body stopped arriving";
     broken_body 400 "the body ended before its end";
     invalid_utf8 400 "text that is not UTF-8";
@@ -103,6 +104,7 @@ codes! {
     gpus_disabled 422 "the service gives no GPUs";
     invalid_body 422 "the body is JSON, but not an object";
     invalid_field 422 "a field is missing, unknown, of the wrong type or out of range; `field` names it";
+    gpus_in_use 429 "other sandboxes have the GPUs";
     out_of_memory 429 "the sandbox has no memory for another Python process";
     queue_full 429 "too many executions wait in the context";
     stdin_full 429 "the process did not read everything in time";
