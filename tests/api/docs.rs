@@ -31,7 +31,7 @@ fn a_browser_without_the_internet_creates_a_sandbox_from_the_page() {
 
     page.click(".auth-wrapper .authorize");
     page.write("#auth-bearer-value", "a-key-of-sixteen-characters");
-    page.click(".auth-container .authorize");
+    page.click("form:has(#auth-bearer-value) .authorize");
     page.click(".auth-container .btn-done");
     page.click(&format!("{CREATE} .execute"));
     page.wait_for(&format!("{} === '200'", status(CREATE)));

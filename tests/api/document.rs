@@ -19,6 +19,8 @@ const TIME: &str = "2026-01-31T12:34:56.789Z";
 enum Body {
     None,
     Json(Value),
+    /// What came of `archive_files`.
+    Archive,
     /// A form with this file.
     Form(&'static str),
 }
@@ -26,7 +28,7 @@ enum Body {
 /// Operations in an order in which each does something: an answer's id is in later paths by the
 /// parameter's name.
 fn runs() -> Vec<(&'static str, Body)> {
-    use Body::{Form, Json, None};
+    use Body::{Archive, Form, Json, None};
     vec![
         ("health", None),
         (
@@ -45,6 +47,19 @@ fn runs() -> Vec<(&'static str, Body)> {
         ("upload_file", Form("x,y\n1,2\n")),
         ("list_files", None),
         ("download_file", None),
+        ("stat_file", None),
+        ("show_file", None),
+        ("archive_files", None),
+        ("unpack_files", Archive),
+        ("watch_files", None),
+        ("make_directory", Json(json!({ "path": "out" }))),
+        (
+            "rename_file",
+            Json(json!({ "from": "in/a.csv", "to": "out/b.csv" })),
+        ),
+        ("remove_file", Json(json!({ "path": "in" }))),
+        ("describe_sandbox", None),
+        ("renew_sandbox", Json(json!({ "lease_seconds": 7200 }))),
         ("show_network", None),
         (
             "set_network",
@@ -185,6 +200,7 @@ fn every_route_is_run_and_its_example_is_true() {
         ("path", "x.json".to_owned()),
     ]);
     let mut examples = Map::new();
+    let mut archive = Vec::new();
     let runs = runs();
     for (id, body) in &runs {
         let (path, method, operation) = operations.get(*id).unwrap_or_else(|| panic!("{id}"));
@@ -192,14 +208,20 @@ fn every_route_is_run_and_its_example_is_true() {
         path += match *id {
             "show_packages" => "?names=numpy,rich",
             "read_process_output" => "?wait_seconds=10",
+            "stat_file" => "?path=x.json",
+            "show_file" => "?sandbox_id={id}&file_path=x.json",
+            "archive_files" => "?format=tar",
+            "unpack_files" => "?path=copy",
             _ => "",
         };
+        let path = filled(&path, &known);
         let (kind, bytes) = match body {
             Body::None => (String::new(), Vec::new()),
             Body::Json(value) => {
                 let text = filled(&value.to_string(), &known);
                 ("application/json".to_owned(), text.into_bytes())
             }
+            Body::Archive => ("application/x-tar".to_owned(), archive.clone()),
             Body::Form(text) => {
                 let parts: &[(&str, Option<&str>, &[u8])] = &[
                     ("file_path", None, b"in/a.csv"),
@@ -209,12 +231,22 @@ fn every_route_is_run_and_its_example_is_true() {
             }
         };
         let headers = [("Content-Type", kind.as_str())];
-        let answer = service.send(&Request {
+        let request = Request {
             method,
             path: &path,
             headers: if kind.is_empty() { &[] } else { &headers },
             body: &bytes,
-        });
+        };
+        if *id == "watch_files" {
+            // It has no end.
+            assert_eq!(service.begin(&request).status, 200);
+            examples.insert((*id).to_owned(), json!({}));
+            continue;
+        }
+        let answer = service.send(&request);
+        if *id == "archive_files" {
+            archive.clone_from(&answer.body);
+        }
         let described = operation["responses"].get(answer.status.to_string());
         assert!(
             described.is_some(),
@@ -261,7 +293,7 @@ fn every_route_is_run_and_its_example_is_true() {
                 let sent: Value = serde_json::from_slice(&bytes).expect("JSON");
                 example.insert("request".to_owned(), settled(&sent, sandbox));
             }
-            Body::Form(_) | Body::None => {}
+            Body::Archive | Body::Form(_) | Body::None => {}
         }
         if answer.status == 200 && is_json && *id != "describe" {
             example.insert("answer".to_owned(), settled(&answered, sandbox));

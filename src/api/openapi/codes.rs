@@ -25,6 +25,7 @@ codes! {
     bad_query 400 "the query cannot be understood";
     bad_target 400 "a path or query that is not passed on";
     bad_transfer_encoding 400 "a transfer coding that is not passed on";
+    bad_uri 400 "not the address of a resource";
     body_timeout 400 "the body stopped arriving";
     broken_body 400 "the body ended before its end";
     invalid_utf8 400 "text that is not UTF-8";
