@@ -38,8 +38,10 @@ impl Parameters {
     }
 
     pub(crate) fn flag(&self, name: &'static str) -> Result<Option<bool>, Refusal> {
-        let words = [("true", true), ("false", false), ("1", true), ("0", false)];
-        self.word(name, &words)
+        // As Python's clients write them, too.
+        let words = ["true", "1", "True"].map(|word| (word, true));
+        let others = ["false", "0", "False"].map(|word| (word, false));
+        self.word(name, &[words, others].concat())
     }
 
     /// A count of 1 or more.

@@ -384,7 +384,7 @@ pub(crate) struct Created {
     /// When it is closed at the latest, RFC 3339, UTC.
     pub(crate) expires_at: String,
     /// GPUs that it has: UUIDs, or indices where those are not known.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) gpus: Vec<String>,
 }
 

@@ -84,12 +84,6 @@ pub fn main(common: &Common, args: &McpArgs) -> Result<ExitCode, String> {
         config.service.preload.clear();
         // First: relative paths are meant from there.
         config.mcp.local_dirs.splice(0..0, local_dir());
-        // The client's own, as it started us there. All of the machine is no place to work in.
-        if let Ok(dir) = std::env::current_dir()
-            && config::Mcp::may_list(&dir)
-        {
-            config.mcp.local_dirs.insert(0, dir);
-        }
         config.check()?;
         let mirror = super::base_mirror(&config)?;
         let own = Own::prepare(config, mirror.root(), mirror.default_index())?;
@@ -161,7 +155,7 @@ impl Own {
 /// servers in `/`, and mean nothing by it.
 fn local_dir() -> Option<std::path::PathBuf> {
     let dir = std::env::current_dir().ok();
-    dir.filter(|dir| dir.parent().is_some())
+    dir.filter(|dir| config::Mcp::may_list(dir))
 }
 
 /// A directory for the time of this process.

@@ -71,6 +71,7 @@ pub(super) fn of(
         links,
         sys,
         sys_links,
+        without_flags: false,
     };
     let told = serde_json::to_string(&Granted::from(&grant)).map_or(usize::MAX, |t| t.len());
     if told > MAX_GRANT_BYTES {

@@ -88,6 +88,9 @@ pub struct Grant {
     pub sys: Vec<String>,
     /// Links, relative to `/sys`.
     pub sys_links: Vec<Link>,
+    /// Leaves the flags of mounts out, for tests that see what they are there for.
+    #[doc(hidden)]
+    pub without_flags: bool,
 }
 
 /// A grant as init needs to know it: where the pieces of the tree go.
@@ -131,11 +134,21 @@ fn first_part(path: &str) -> String {
 pub(super) fn assemble(grant: &Grant, place: &str) -> Result<OwnedFd, Error> {
     let root = rustix::fs::open(&grant.root, PATH_DIR, Mode::empty())
         .map_err(|e| Error::path("open", &grant.root)(e.into()))?;
+    let detach = |paths: &mut dyn Iterator<Item = &str>, kind: Kind| {
+        let attributes = if grant.without_flags {
+            0
+        } else {
+            kind.attributes()
+        };
+        paths
+            .map(|path| detach(&root, path, kind, attributes))
+            .collect::<Result<Vec<_>, _>>()
+    };
     // Before the place is covered: they may be there.
-    let nodes = detach(&root, hosts(&grant.nodes), Kind::Node)?;
-    let files = detach(&root, hosts(&grant.files), Kind::File)?;
+    let nodes = detach(&mut hosts(&grant.nodes), Kind::Node)?;
+    let files = detach(&mut hosts(&grant.files), Kind::File)?;
     let sys_paths: Vec<String> = grant.sys.iter().map(|dir| format!("/sys/{dir}")).collect();
-    let sys = detach(&root, sys_paths.iter().map(String::as_str), Kind::Directory)?;
+    let sys = detach(&mut sys_paths.iter().map(String::as_str), Kind::Directory)?;
     let bare = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("tmpfs", place, bare, TREE_OPTIONS)?;
     let covered = Covered(place);
@@ -166,7 +179,9 @@ pub(super) fn assemble(grant: &Grant, place: &str) -> Result<OwnedFd, Error> {
     let whole = CLONE | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(rustix::fs::CWD, place, whole).context("detach a tree")?;
     drop(covered);
-    sys::mount_setattr(tree.as_fd(), RDONLY | NOSUID).context("make a tree read-only")?;
+    if !grant.without_flags {
+        sys::mount_setattr(tree.as_fd(), RDONLY | NOSUID).context("make a tree read-only")?;
+    }
     Ok(tree)
 }
 
@@ -214,28 +229,20 @@ fn hosts(shown: &[Shown]) -> impl Iterator<Item = &str> {
     shown.iter().map(|shown| shown.host.as_str())
 }
 
-/// Each path as a detached mount. What is looked at is what is mounted, whatever becomes of the path.
-fn detach<'a>(
-    root: &OwnedFd,
-    paths: impl Iterator<Item = &'a str>,
-    kind: Kind,
-) -> Result<Vec<OwnedFd>, Error> {
-    let detached = paths.map(|path| {
-        let failed = |e: Errno| Error::path("open", path)(e.into());
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let file = openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT);
-        let file = file.map_err(failed)?;
-        let found = statat(&file, "", AtFlags::EMPTY_PATH).map_err(failed)?;
-        if !kind.fits(FileType::from_raw_mode(found.st_mode)) {
-            return Err(Error::Refused(format!("{path} is of the wrong kind")));
-        }
-        let piece = open_tree(&file, "", CLONE | OpenTreeFlags::AT_EMPTY_PATH);
-        let piece = piece.map_err(|e| Error::path("clone the mount of", path)(e.into()))?;
-        sys::mount_setattr(piece.as_fd(), kind.attributes())
-            .map_err(Error::path("make read-only", path))?;
-        Ok(piece)
-    });
-    detached.collect()
+/// A path as a detached mount. What is looked at is what is mounted, whatever becomes of the path.
+fn detach(root: &OwnedFd, path: &str, kind: Kind, attributes: u64) -> Result<OwnedFd, Error> {
+    let failed = |e: Errno| Error::path("open", path)(e.into());
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let file = openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT);
+    let file = file.map_err(failed)?;
+    let found = statat(&file, "", AtFlags::EMPTY_PATH).map_err(failed)?;
+    if !kind.fits(FileType::from_raw_mode(found.st_mode)) {
+        return Err(Error::Refused(format!("{path} is of the wrong kind")));
+    }
+    let piece = open_tree(&file, "", CLONE | OpenTreeFlags::AT_EMPTY_PATH);
+    let piece = piece.map_err(|e| Error::path("clone the mount of", path)(e.into()))?;
+    sys::mount_setattr(piece.as_fd(), attributes).map_err(Error::path("make read-only", path))?;
+    Ok(piece)
 }
 
 fn attach_at(piece: &OwnedFd, path: &str) -> Result<(), Error> {

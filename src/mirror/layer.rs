@@ -45,15 +45,21 @@ pub struct Ingredients {
     pub packages: Vec<String>,
     /// Modules that its zygote imports.
     pub preload: Vec<String>,
+    /// Whose it is; everyone's where nobody is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
 }
 
 impl Ingredients {
-    /// The id of the layer that is made of them; the order of the packages says nothing.
+    /// The id of the layer that is made of them for its owner; the order of the packages says nothing.
     pub fn id(&self) -> String {
         let mut packages = self.packages.clone();
         packages.sort();
         packages.dedup();
-        let text = serde_json::to_string(&(&self.base, packages, &self.preload));
+        let text = match &self.owner {
+            None => serde_json::to_string(&(&self.base, packages, &self.preload)),
+            Some(owner) => serde_json::to_string(&(&self.base, packages, &self.preload, owner)),
+        };
         let mut id = hex(&Sha256::digest(text.expect("plain data")));
         id.truncate(ID_DIGITS);
         id

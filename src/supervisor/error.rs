@@ -308,6 +308,17 @@ impl Error {
         )
     }
 
+    /// It was made without a key, for everyone.
+    pub fn mirror_is_shared(name: &str) -> Self {
+        Self::new(
+            ErrorKind::Conflict,
+            "mirror_is_shared",
+            format!(
+                "mirror {name:?} is everyone's; the operator deletes it with `sandcell mirror remove`"
+            ),
+        )
+    }
+
     /// The base is not a client's to remove.
     pub fn mirror_is_base() -> Self {
         Self::new(

@@ -21,6 +21,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::error::{Error, ErrorKind};
+use super::owner::Scope;
 use super::pool::Pool;
 use super::realm::Realm;
 use super::sandbox::Plan;
@@ -262,10 +263,11 @@ impl Mirrors {
         wanted == BASE || wanted == self.base
     }
 
-    fn find(&self, wanted: &str) -> Result<Arc<Mirror>, Error> {
+    fn find(&self, wanted: &str, scope: &Scope) -> Result<Arc<Mirror>, Error> {
         let table = self.table.lock().expect("not poisoned");
         let by_name = || table.values().find(|mirror| mirror.name == wanted);
         let found = table.get(wanted).or_else(by_name);
+        let found = found.filter(|mirror| scope.sees_mirror(&mirror.ingredients));
         found
             .cloned()
             .ok_or_else(|| Error::mirror_not_found(wanted))

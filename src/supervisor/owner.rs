@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::{Error, ErrorKind};
 use super::sandbox::Sandbox;
+use crate::mirror::Ingredients;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -72,6 +73,20 @@ impl Owner {
         hash.update(self.0.tag.unwrap_or_default());
     }
 
+    /// What it is called where that lasts longer than the service: no two owners have the same.
+    pub(super) fn label(&self) -> String {
+        let Some(tag) = &self.0.tag else {
+            return self.name().to_owned();
+        };
+        // Not the tag itself, which is made from the key; and no name has a slash.
+        let digest = Sha256::digest(tag);
+        let digits: String = digest[..8]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!("{}/{digits}", self.name())
+    }
+
     /// Most live sandboxes, where that is limited beside the service's own limit.
     pub(super) fn max_sandboxes(&self) -> Option<usize> {
         self.0.max_sandboxes
@@ -132,6 +147,26 @@ impl Scope {
                 hash.update(b"owner");
                 owner.tell(hash);
             }
+        }
+    }
+
+    /// Whether a mirror is there, which is its owner's or everyone's.
+    pub(super) fn sees_mirror(&self, mirror: &Ingredients) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Nothing => false,
+            Self::Of(owner) => mirror.owner.as_ref().is_none_or(|of| *of == owner.label()),
+        }
+    }
+
+    /// Whether a mirror that is there may be deleted.
+    ///
+    /// # Errors
+    /// `Conflict` for everyone's, as long as keys tell people apart.
+    pub(super) fn may_delete(&self, mirror: &Ingredients, name: &str) -> Result<(), Error> {
+        match self {
+            Self::Of(_) if mirror.owner.is_none() => Err(Error::mirror_is_shared(name)),
+            _ => Ok(()),
         }
     }
 
@@ -225,5 +260,8 @@ mod tests {
         assert_eq!(owner("key-1", Some([1; 32])), owner("key-1", Some([1; 32])));
         assert_ne!(owner("key-1", Some([1; 32])), owner("key-1", Some([2; 32])));
         assert_ne!(owner("key-1", Some([1; 32])), owner("key-1", None));
+        let labels = [None, Some([1; 32]), Some([2; 32])].map(|tag| owner("key-1", tag).label());
+        assert_eq!(labels[0], "key-1");
+        assert!(labels[1] != labels[2] && labels[1].starts_with("key-1/"));
     }
 }

@@ -176,6 +176,7 @@ pub fn check_mirror(spec: &MirrorSpec, base: &str) -> Result<Ingredients, Error>
         ));
     }
     Ok(Ingredients {
+        owner: None,
         base: base.to_owned(),
         packages: packages.into_iter().map(|p| p.line).collect(),
         preload: spec.preload.clone(),

@@ -42,7 +42,13 @@ pub(super) async fn set_up(
     let started = Instant::now();
     let zygote = realm.zygote().await?;
     let granted = match grant {
-        Some(grant) => Some(realm.host.spawner.assemble(grant.clone()).await?),
+        Some(grant) => {
+            let grant = Grant {
+                without_flags: spec.ablation.no_mount_flags,
+                ..grant.clone()
+            };
+            Some(realm.host.spawner.assemble(grant).await?)
+        }
         None => None,
     };
     let granted = granted.as_ref().map(AsFd::as_fd);

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::fixture::http::{Answer, Request};
+use crate::fixture::index::Index;
 use crate::fixture::{Launch, Service, temp_dir};
 
 const KEYS: &str = "server.api_keys = [
@@ -18,6 +19,14 @@ const ONE: &str = "key-of-one";
 const TWO: &str = "key-of-two";
 /// As long as an id.
 const UNKNOWN: &str = "00000000000000000000000000";
+/// Arguments of tools that name a sandbox.
+const IDS: [&str; 2] = ["sandbox_id", "container_id"];
+/// Codes of what is not there.
+const NOT_FOUND: [&str; 3] = [
+    "sandbox_not_found",
+    "container_not_found",
+    "workspace_not_found",
+];
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
 fn ask(service: &Service, key: &str, method: &str, path: &str, body: &Value) -> Answer {
@@ -143,6 +152,83 @@ fn a_list_holds_ones_own() {
         let list = list.ok().json();
         let ids: Vec<_> = list.as_object().expect("an object").keys().collect();
         assert_eq!(ids, [own]);
+    }
+}
+
+#[test]
+fn a_mirror_is_its_makers_and_one_made_without_keys_is_everyones() {
+    let index = Index::start(&[("plainpkg", "VALUE = 7\n"), ("otherpkg", "VALUE = 8\n")]);
+    let dir = temp_dir();
+    let wish = |name: &str, package: &str| json!({ "name": name, "packages": [package] });
+    let launch = |config: &str| {
+        Service::launch(&Launch {
+            config: &format!("{}{config}", index.config()),
+            data_dir: Some(dir.path()),
+            ..Launch::default()
+        })
+    };
+    let mut service = launch("");
+    ask(
+        &service,
+        ONE,
+        "POST",
+        "/mirrors",
+        &wish("shared", "plainpkg"),
+    )
+    .ok();
+    service.kill();
+    let service = launch(KEYS);
+    ask(&service, ONE, "POST", "/mirrors", &wish("mine", "otherpkg")).ok();
+    let names = |key: &str| {
+        let list = ask(&service, key, "GET", "/mirrors", &Value::Null)
+            .ok()
+            .json();
+        let list = list.as_array().expect("a list").iter();
+        let names: BTreeSet<_> = list.map(|m| m["name"].to_string()).collect();
+        names.into_iter().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(ONE), r#""default" "mine" "shared""#);
+    assert_eq!(names(TWO), r#""default" "shared""#);
+    let create = |key: &str, mirror: &str| {
+        let wish = json!({ "mirror": mirror });
+        ask(&service, key, "POST", "/sandbox/create", &wish)
+    };
+    for key in [ONE, TWO] {
+        create(key, "shared").ok();
+        ask(&service, key, "DELETE", "/mirrors/shared", &Value::Null)
+            .refused(409, "mirror_is_shared");
+    }
+    create(TWO, "mine").refused(404, "mirror_not_found");
+    for method in ["GET", "DELETE"] {
+        let of = |name: &str| {
+            ask(
+                &service,
+                TWO,
+                method,
+                &format!("/mirrors/{name}"),
+                &Value::Null,
+            )
+        };
+        let strange = of("mine");
+        strange.refused(404, "mirror_not_found");
+        assert_eq!(told(&strange, "mine"), told(&of("none"), "none"));
+    }
+    // The same wish of another is another mirror: its packages run in nobody else's sandboxes.
+    let own = ask(&service, TWO, "POST", "/mirrors", &wish("own", "otherpkg"))
+        .ok()
+        .json();
+    assert_eq!(own["name"], "own");
+    create(ONE, "mine").ok();
+    ask(&service, TWO, "DELETE", "/mirrors/own", &Value::Null).ok();
+    // Without keys all of it is everyone's again.
+    service.reload(&index.config(), "was read again");
+    let list = service.get("/sandboxes").ok().json();
+    for id in list.as_object().expect("an object").keys() {
+        service.sandbox(id).close().ok();
+    }
+    for mirror in ["mine", "shared"] {
+        let path = format!("/mirrors/{mirror}");
+        ask(&service, ONE, "DELETE", &path, &Value::Null).ok();
     }
 }
 
@@ -294,18 +380,23 @@ fn initialize(version: &str) -> Value {
 /// A session of the revisions that have them.
 struct Session<'a> {
     service: &'a Service,
+    path: &'a str,
     id: String,
 }
 
 impl<'a> Session<'a> {
     fn open(service: &'a Service, key: &str) -> Self {
+        Self::open_at(service, key, "/mcp")
+    }
+
+    fn open_at(service: &'a Service, key: &str, path: &'a str) -> Self {
         let body = initialize("2025-06-18");
-        let answer = ask(service, key, "POST", "/mcp", &body).ok();
+        let answer = ask(service, key, "POST", path, &body).ok();
         let id = answer
             .header("mcp-session-id")
             .expect("a session")
             .to_owned();
-        let session = Self { service, id };
+        let session = Self { service, path, id };
         let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         let answer = session.send(key, "POST", &ready);
         assert_eq!(answer.status, 202, "{}", answer.text());
@@ -316,7 +407,7 @@ impl<'a> Session<'a> {
         let body = body.to_string();
         self.service.send(&Request {
             method,
-            path: "/mcp",
+            path: self.path,
             headers: &[
                 ("X-API-Key", key),
                 ("Content-Type", "application/json"),
@@ -356,10 +447,17 @@ fn call(service: &Service, key: &str, name: &str, arguments: &Value) -> String {
 /// The least that a tool takes.
 fn arguments(schema: &Value, id: &str) -> Value {
     let mut arguments = json!({});
-    for name in schema["required"].as_array().into_iter().flatten() {
+    let properties = schema["properties"].as_object().expect("properties");
+    // Where one of two has to be given.
+    let one_of_two = ["content", "dest_path"].map(Value::from);
+    let required = schema["required"].as_array().into_iter().flatten();
+    for name in required.chain(&one_of_two) {
         let name = name.as_str().expect("a name");
+        if !properties.contains_key(name) {
+            continue;
+        }
         arguments[name] = match schema["properties"][name]["type"].as_str() {
-            _ if name == "sandbox_id" => json!(id),
+            _ if IDS.contains(&name) => json!(id),
             Some("integer" | "number") => json!(1),
             Some("array") => json!(["x"]),
             Some("object") => json!({}),
@@ -373,39 +471,63 @@ fn arguments(schema: &Value, id: &str) -> Value {
 #[test]
 fn in_every_tool_another_keys_sandbox_is_as_unknown_as_one_that_never_was() {
     let service = Service::with_config(KEYS);
-    let id = create(&service, ONE);
-    let (one, two) = (Session::open(&service, ONE), Session::open(&service, TWO));
+    for (path, least) in [("/mcp", 8), ("/mcp/env", 3), ("/mcp/workspace", 6)] {
+        check_tools(&service, path, least);
+    }
+}
+
+fn check_tools(service: &Service, path: &str, least: usize) {
+    let one = Session::open_at(service, ONE, path);
+    let two = Session::open_at(service, TWO, path);
+    let id = if path == "/mcp/workspace" {
+        let wish =
+            json!({ "name": "sandbox_initialize", "arguments": { "use_persistent": false } });
+        let made = one.ask(ONE, "tools/call", &wish);
+        let id = &made["result"]["structuredContent"]["container_id"];
+        id.as_str().expect("an id").to_owned()
+    } else {
+        create(service, ONE)
+    };
     let tools = two.ask(TWO, "tools/list", &json!({}));
     let tools = tools["result"]["tools"].as_array().expect("tools").clone();
-    let takes = |tool: &&Value| tool["inputSchema"]["properties"]["sandbox_id"].is_object();
+    let takes = |tool: &&Value| {
+        let properties = &tool["inputSchema"]["properties"];
+        IDS.iter().any(|name| properties[name].is_object())
+    };
     let tools: Vec<_> = tools.iter().filter(takes).collect();
-    assert!(tools.len() >= 8, "{tools:?}");
+    assert!(tools.len() >= least, "{tools:?}");
     let ask = |session: &Session<'_>, key: &str, tool: &Value, id: &str| {
         let arguments = arguments(&tool["inputSchema"], id);
         let params = json!({ "name": tool["name"], "arguments": arguments });
         let answer = session.ask(key, "tools/call", &params);
         answer.to_string().replace(id, "ID")
     };
+    let unknown = |told: &str| NOT_FOUND.iter().any(|code| told.contains(code));
     for tool in &tools {
         let strange = ask(&two, TWO, tool, &id);
-        assert_eq!(strange, ask(&two, TWO, tool, UNKNOWN));
-        assert!(strange.contains("sandbox_not_found"), "{tool}: {strange}");
+        assert_eq!(strange, ask(&two, TWO, tool, UNKNOWN), "{}", tool["name"]);
+        // A path of the host that no tool may read is refused whoever asks.
+        let local = strange.contains("local_");
+        assert!(unknown(&strange) || local, "{}: {strange}", tool["name"]);
     }
     // The negative control.
-    let closes = |tool: &&&Value| tool["name"] == "close_sandbox";
-    for tool in (tools.iter().filter(|t| !closes(t))).chain(tools.iter().filter(closes)) {
+    let closes = |tool: &&&Value| {
+        let name = tool["name"].as_str().unwrap_or_default();
+        ["close_sandbox", "clean_workspace", "sandbox_stop"].contains(&name)
+    };
+    for tool in (tools.iter().filter(|t| !closes(t))).chain(tools.iter().filter(closes).take(1)) {
         let own = ask(&one, ONE, tool, &id);
-        assert!(!own.contains("sandbox_not_found"), "{tool}: {own}");
+        let own_workspace = own.contains("workspace_not_found");
+        assert!(!unknown(&own) || own_workspace, "{}: {own}", tool["name"]);
     }
-    let list = two.ask(
-        TWO,
-        "tools/call",
-        &json!({ "name": "list_sandboxes", "arguments": {} }),
-    );
-    assert!(
-        list.to_string().contains("There are no sandboxes"),
-        "{list}"
-    );
+    if path == "/mcp" {
+        let wish = json!({ "name": "list_sandboxes", "arguments": {} });
+        let list = two.ask(TWO, "tools/call", &wish);
+        assert!(
+            list.to_string().contains("There are no sandboxes"),
+            "{list}"
+        );
+    }
 }
 
 #[test]
@@ -414,6 +536,7 @@ fn a_session_is_of_use_with_its_own_key_only() {
     let session = Session::open(&service, ONE);
     let nobodys = Session {
         service: &service,
+        path: "/mcp",
         id: "00000000-0000-0000-0000-000000000000".into(),
     };
     let list = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {} });

@@ -485,6 +485,42 @@ async def check_processes(session):
     assert result.is_error and "list_processes" in text(result), text(result)
 
 
+async def check_ports(session):
+    assert succeeded(await session.call("list_ports"))["ports"] == []
+    command = "python -m http.server 8123 --bind 127.0.0.1"
+    started = succeeded(await session.call("start_process", command=command))
+    with anyio.fail_after(30):
+        while not (ports := succeeded(await session.call("list_ports"))["ports"]):
+            await anyio.sleep(0.2)
+    assert [port["port"] for port in ports] == [8123], ports
+    at = {"process_id": started["process_id"]}
+    succeeded(await session.call("signal_process", **at, signal="SIGKILL"))
+
+
+async def check_mirrors(session):
+    call = session.client.call_tool
+    told = []
+
+    async def progress(done, total, message):
+        told.append(message)
+
+    wanted = {"packages": ["humanize"], "name": "with-humanize"}
+    made = succeeded(await call("create_mirror", wanted, progress_callback=progress))
+    assert made["status"] == "ready", made
+    assert [package["name"] for package in made["packages"]] == ["humanize"], made
+    assert any("making the mirror" in message for message in told), told
+    names = [mirror["name"] for mirror in succeeded(await call("list_mirrors", {}))["mirrors"]]
+    assert names == ["default", "with-humanize"], names
+    created = succeeded(await call("create_sandbox", {"mirror": "with-humanize"}))
+    at = {"sandbox_id": created["sandbox_id"]}
+    code = "import humanize; print(humanize.intcomma(1000))"
+    assert succeeded(await call("execute_python_code", {**at, "code": code}))["stdout"] == "1,000\n"
+    result = await call("delete_mirror", {"mirror": "with-humanize"})
+    assert result.is_error and "in use" in text(result), text(result)
+    succeeded(await call("close_sandbox", at))
+    succeeded(await call("delete_mirror", {"mirror": "with-humanize"}))
+
+
 async def expect_output(session, at, offset, expected):
     """Reads on from an offset until the text has come."""
     seen = ""
@@ -542,6 +578,8 @@ CHECKS = [
     check_contexts,
     check_checkpoints,
     check_processes,
+    check_ports,
+    check_mirrors,
     check_interrupt,
     check_close,
 ]

@@ -63,10 +63,10 @@ SERVER = "python3 -u -m http.server 8080"
 # Method, path, what is sent (`json`, `text`, `bytes` or `files`), shape of the answer, what is kept of it.
 ROUTES = [
     ("GET", "/health", {}, {"status": "healthy"}),
-    ("POST", "/sandbox/create", {"json": {"name": "routes"}}, CREATED, "sandbox_id"),
+    ("POST", "/sandbox/create", {"json": {"name": "{name}"}}, CREATED, "sandbox_id"),
     ("GET", "/sandboxes", {}, dict),
-    ("GET", "/sandboxes?name=routes", {}, dict),
-    ("GET", S, {}, {"name": "routes", "state": str, "expires_at": str}),
+    ("GET", "/sandboxes?name={name}", {}, dict),
+    ("GET", S, {}, {"name": str, "state": str, "expires_at": str}),
     ("POST", S + "/renew", {"json": {"lease_seconds": 3600}}, {"sandbox_id": str, "expires_at": str}),
     ("POST", S + "/execute", {"text": "print('plain')"}, {**OUTCOME, "stdout": "plain\n"}),
     ("POST", S + "/execute", {"json": {"code": "1 + 1", "timeout_seconds": 60}}, OUTCOME),
@@ -77,7 +77,7 @@ ROUTES = [
     ("GET", S + "/files", {}, [FILE]),
     ("GET", S + "/download/a.txt", {}, b"content"),
     ("GET", "/sandbox/file?sandbox_id={sandbox_id}&file_path=a.txt", {}, b"content"),
-    ("GET", "/sandbox/file?sandbox_name=routes&file_path=/app/results/a.txt", {}, b"content"),
+    ("GET", "/sandbox/file?sandbox_name={name}&file_path=/app/results/a.txt", {}, b"content"),
     ("GET", S + "/files/stat?path=a.txt", {}, {**FILE, "type": "file", "size": 7}),
     ("POST", S + "/files/mkdir", {"json": {"path": "d/e"}}, {"path": "d/e"}),
     ("POST", S + "/files/rename", {"json": {"from": "a.txt", "to": "d/b.txt"}}, {"path": "d/b.txt"}),
@@ -169,6 +169,10 @@ def by_curl(method, path, sent):
     return int(status), body
 
 
+def filled(value, known):
+    return value.format(**known) if isinstance(value, str) and value.startswith("{") else value
+
+
 def check(value, shape, where="answer"):
     if isinstance(shape, list):
         assert isinstance(value, list), where
@@ -188,12 +192,11 @@ def check(value, shape, where="answer"):
 
 @pytest.mark.parametrize("ask", [by_requests, by_curl])
 def test_every_route(ask):
-    known = {}
+    known = {"name": f"routes-{ask.__name__}"}
     for method, path, sent, shape, *keep in ROUTES:
         path = path.format(**known)
         if "json" in sent:
-            filled = {k: v.format(**known) if v == "{checkpoint_id}" else v for k, v in sent["json"].items()}
-            sent = {"json": filled}
+            sent = {"json": {name: filled(value, known) for name, value in sent["json"].items()}}
         status, body = ask(method, path, sent)
         where = f"{method} {path}"
         if isinstance(shape, int):

@@ -30,6 +30,14 @@ impl Laboratory {
 
     /// A supervisor makes a sandbox when it starts, and does not start where it cannot.
     pub fn try_without(ablation: Ablation) -> Result<Self, Error> {
+        Self::try_configured(ablation, |_| ())
+    }
+
+    /// The same with a change of the configuration.
+    pub fn try_configured(
+        ablation: Ablation,
+        change: impl FnOnce(&mut Config),
+    ) -> Result<Self, Error> {
         let dir = temp_dir();
         let mut config = Config {
             data_dir: dir.path().join("data"),
@@ -37,6 +45,7 @@ impl Laboratory {
         };
         config.service.pool = 0;
         config.service.preload.clear();
+        change(&mut config);
         // This thread forks the nursery, which dies with it.
         let prepared =
             Prepared::new(config, SANDCELL.as_ref(), &base_mirror()).expect("the nursery starts");

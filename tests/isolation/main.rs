@@ -5,7 +5,11 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 
+#[path = "../../src/gpu/testing.rs"]
+mod made_up;
+
 mod descriptors;
+mod gpus;
 mod identity;
 mod init;
 mod laboratory;

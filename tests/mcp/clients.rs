@@ -8,7 +8,7 @@ use crate::fixture::python::venv;
 /// Where the programs are.
 pub const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients");
 /// Longest that a program may take.
-pub const FLOW: Duration = Duration::from_secs(240);
+pub const FLOW: Duration = Duration::from_secs(600);
 
 /// The Python that has them.
 pub fn python() -> PathBuf {

@@ -51,16 +51,16 @@ def test_an_exception_is_an_outcome_and_an_exception_where_asked_for(sandbox):
 
 
 @pytest.mark.parametrize(
-    ("code", "outcome"),
+    ("code", "timeout", "outcome"),
     [
-        ("import time; time.sleep(60)", "timeout"),
-        ("b = bytearray(4 << 30)", "out_of_memory"),
-        ("import os; os._exit(3)", "kernel_died"),
+        ("import time; time.sleep(60)", 1, "timeout"),
+        ("b = bytearray(4 << 30)", 60, "out_of_memory"),
+        ("import os; os._exit(3)", 60, "kernel_died"),
     ],
 )
-def test_every_end_has_its_name(sandbox, code, outcome):
+def test_every_end_has_its_name(sandbox, code, timeout, outcome):
     sandbox.run_code("kept = 1")
-    execution = sandbox.run_code(code, timeout=3)
+    execution = sandbox.run_code(code, timeout=timeout)
     assert execution.outcome == outcome, execution
     assert execution.state in ("kept", "restored")
     assert execution.error.name == outcome

@@ -72,6 +72,7 @@ codes! {
     mirror_failed 409 "the mirror could not be made";
     mirror_in_use 409 "live sandboxes use the mirror";
     mirror_is_base 409 "the base cannot be deleted";
+    mirror_is_shared 409 "the mirror is of several keys";
     mirror_name_taken 409 "another mirror has that name";
     no_terminal 409 "the process has no terminal";
     not_forked 409 "the Python process could not be copied";
@@ -100,7 +101,7 @@ codes! {
     range_not_satisfiable 416 "the file does not have that range";
     bad_cwd 422 "a directory that cannot be entered";
     bad_requirements_file 422 "a file that lists no requirements";
-    gpu_unavailable 422 "the host has no such GPU, or not as many";
+    gpu_unavailable 422 "the host has no such GPU, not as many, or none at all";
     gpus_disabled 422 "the service gives no GPUs";
     invalid_body 422 "the body is JSON, but not an object";
     invalid_field 422 "a field is missing, unknown, of the wrong type or out of range; `field` names it";

@@ -14,6 +14,7 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nix::sys::resource::{Resource, setrlimit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,7 +50,8 @@ pub(super) fn unpack(
     let target = open_folder(&parts_of(path)?, true)?;
     let staging = CString::new(format!(".unpack-{}", std::process::id())).expect("no NUL");
     mkdirat(&target, &staging, Mode::from_raw_mode(0o700))?;
-    let unpacked = (|| -> Result<Reply, Refusal> {
+    // What reads archives is not ours; where it panics, it is at the archive.
+    let unpacked = catch_unwind(AssertUnwindSafe(|| -> Result<Reply, Refusal> {
         let folder = open_dir(&target, &staging)?;
         let mut unpacking = Unpacking {
             reply,
@@ -67,7 +69,8 @@ pub(super) fn unpack(
         await_commit(reply)?;
         merge(folder.as_fd(), target.as_fd(), 0)?;
         Ok(done)
-    })();
+    }))
+    .unwrap_or_else(|_| Err(bad("its reader gave up")));
     let removed = remove_directory(target.as_fd(), &staging, 0);
     let done = unpacked?;
     removed?;

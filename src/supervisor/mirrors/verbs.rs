@@ -32,7 +32,8 @@ impl Supervisor {
                 format!("base: a layer is made over the base only: leave it out or say {BASE:?}"),
             ));
         }
-        let ingredients = plan::check_mirror(&spec, &mirrors.base)?;
+        let mut ingredients = plan::check_mirror(&spec, &mirrors.base)?;
+        ingredients.owner = self.scope.owner()?.map(|owner| owner.label());
         let most = self.config().mirrors.max;
         let (mirror, is_new) = mirrors.enter(ingredients, spec.name, most)?;
         if is_new {
@@ -103,7 +104,7 @@ impl Supervisor {
         if inner.mirrors.is_base(wanted) {
             return Ok(Site::of_base(&inner.base, &inner.pool));
         }
-        let mirror = inner.mirrors.find(wanted)?;
+        let mirror = inner.mirrors.find(wanted, &self.scope)?;
         let mut running = mirror.running.lock().await;
         let layer = match mirror.state() {
             State::Ready(layer) => layer,
@@ -138,10 +139,12 @@ impl Supervisor {
         })
     }
 
-    /// The base and every layered mirror.
+    /// The base and every layered mirror that this handle sees.
     pub fn mirrors(&self) -> Vec<MirrorInfo> {
         let mirrors = &self.inner.mirrors;
-        let mut layered: Vec<MirrorInfo> = mirrors.all().iter().map(|m| m.info()).collect();
+        let all = mirrors.all().into_iter();
+        let seen = all.filter(|mirror| self.scope.sees_mirror(&mirror.ingredients));
+        let mut layered: Vec<MirrorInfo> = seen.map(|mirror| mirror.info()).collect();
         layered.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         let base = mirrors.base_info(&self.config().service.preload);
         [vec![base], layered].concat()
@@ -156,19 +159,21 @@ impl Supervisor {
         if mirrors.is_base(wanted) {
             return Ok(mirrors.base_info(&self.config().service.preload));
         }
-        Ok(mirrors.find(wanted)?.info())
+        Ok(mirrors.find(wanted, &self.scope)?.info())
     }
 
     /// Removes a mirror that no live sandbox uses, from the disk too.
     ///
     /// # Errors
-    /// `NotFound`; `Conflict` for the base, one that is being made, and one in use.
+    /// `NotFound`; `Conflict` for the base, one that is everyone's while there are keys, one that is being
+    /// made, and one in use.
     pub async fn delete_mirror(&self, wanted: &str) -> Result<(), Error> {
         let mirrors = &self.inner.mirrors;
         if mirrors.is_base(wanted) {
             return Err(Error::mirror_is_base());
         }
-        let mirror = mirrors.find(wanted)?;
+        let mirror = mirrors.find(wanted, &self.scope)?;
+        self.scope.may_delete(&mirror.ingredients, &mirror.name)?;
         let mut running = mirror.running.lock().await;
         let state = mirror.state();
         if matches!(state, State::Building) {
