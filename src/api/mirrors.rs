@@ -79,7 +79,7 @@ async fn one(Caller(app): Caller, MirrorId(id): MirrorId) -> Result<Json<MirrorA
     operation_id = "delete_mirror",
     tag = "mirrors",
     responses((status = 200, description = "It is gone.", body = openapi::Done)),
-    extensions(("x-errors" = json!(["mirror_building", "mirror_in_use", "mirror_is_base"]))),
+    extensions(("x-errors" = json!(["mirror_building", "mirror_in_use", "mirror_is_base", "mirror_is_shared"]))),
 )]
 async fn remove(Caller(app): Caller, MirrorId(id): MirrorId) -> Result<Json<Value>, Refusal> {
     whole::delete_mirror(&app.supervisor, &id).await?;

@@ -17,6 +17,7 @@ mod executions;
 mod files;
 mod filetree;
 mod flows;
+mod fuzz;
 mod kernel_cases;
 mod keys;
 mod lifetimes;
