@@ -54,15 +54,6 @@ impl LocalDirs {
         }
     }
 
-    /// The same with another directory before them.
-    pub fn with_first(self, dir: PathBuf) -> Self {
-        let dirs = [dir].into_iter().chain(self.dirs.iter().cloned());
-        Self {
-            dirs: dirs.collect(),
-            ..self
-        }
-    }
-
     /// Opens a regular file for reading.
     ///
     /// # Errors

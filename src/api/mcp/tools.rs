@@ -246,14 +246,6 @@ impl Tools {
         Self { app, set, local }
     }
 
-    /// With a directory from which relative local paths are meant: that of a client on this machine.
-    pub(super) fn with_local_dir(self, dir: std::path::PathBuf) -> Self {
-        Self {
-            local: self.local.clone().with_first(dir),
-            ..self
-        }
-    }
-
     /// Where local paths may lie.
     pub(super) fn local(&self) -> &LocalDirs {
         &self.local
