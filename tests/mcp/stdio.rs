@@ -166,7 +166,7 @@ fn it_serves_by_itself_and_ends_with_its_input() {
         "the first answer came after {} ms",
         begun.elapsed().as_millis()
     );
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(20));
     // What is no message is no end either.
     server.write("");
     server.write("not JSON");
