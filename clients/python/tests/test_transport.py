@@ -51,11 +51,11 @@ def serving(*answers):
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
     finally:
-        listener.close()
-        # What waits in accept() is not woken by close().
+        # What waits in accept() is not woken by close(), but by the end of what it waits for.
         with contextlib.suppress(OSError):
-            socket.create_connection(listener.getsockname(), 0.1).close()
+            listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
+        listener.close()
 
 
 def answer(body, status="200 OK", *headers):
