@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as CURSOR;
@@ -141,12 +142,16 @@ pub(super) async fn read(
              route, or read parts of it with code",
             opened.size
         );
-        return Err(told(&Refusal::bad_request("file_too_large", text)));
+        return Err(told(&Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "file_too_large",
+            text,
+        )));
     }
     let bytes = read_all(opened, READ_BYTES).await.map_err(|error| {
         tracing::debug!(%error, "a file could not be read to its end");
         let text = "the file changed while it was read";
-        told(&Refusal::bad_request("file_changed", text))
+        told(&Refusal::new(StatusCode::CONFLICT, "file_changed", text))
     })?;
     let contents = match String::from_utf8(bytes) {
         Ok(text) => ResourceContents::text(text, address),

@@ -72,7 +72,7 @@ codes! {
     mirror_failed 409 "the mirror could not be made";
     mirror_in_use 409 "live sandboxes use the mirror";
     mirror_is_base 409 "the base cannot be deleted";
-    mirror_is_shared 409 "the mirror is of several keys";
+    mirror_is_shared 409 "the mirror is everyone's, and the operator's to delete";
     mirror_name_taken 409 "another mirror has that name";
     no_terminal 409 "the process has no terminal";
     not_forked 409 "the Python process could not be copied";

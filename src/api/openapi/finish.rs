@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
-use super::NOT_DESCRIBED;
 use super::codes::{CODES, find};
 use super::events::{CommandEvent, ExecutionEvent, FileWatchEvent};
+use super::{ArchiveFormat, FileKindWish, NOT_DESCRIBED};
 
 const ABOUT: &str = "\
 Python sandboxes: warm, isolated, stateful.
@@ -79,7 +79,7 @@ const PARAMETERS: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// How the description of a body begins that is not required.
-const MAY_BE_LEFT_OUT: &str = "May be left out.";
+const MAY_BE_LEFT_OUT: &str = "May be left out";
 
 /// Codes of any request.
 const OF_ALL: [&str; 4] = [
@@ -113,7 +113,8 @@ const OF_FILES: [&str; 9] = [
 
 /// The whole document.
 pub(super) fn document(described: OpenApi) -> Value {
-    let described = json!(described);
+    let mut described = json!(described);
+    name_unsigned(&mut described);
     let mut schemas = described["components"]["schemas"].clone();
     add_schemas(&mut schemas);
     let paths = described["paths"].as_object().into_iter().flatten();
@@ -162,6 +163,9 @@ fn add_schemas(schemas: &mut Value) {
         named::<ExecutionEvent>(&mut more),
         named::<CommandEvent>(&mut more),
         named::<FileWatchEvent>(&mut more),
+        // Types of queries are not gathered by themselves.
+        named::<ArchiveFormat>(&mut more),
+        named::<FileKindWish>(&mut more),
     ] {
         schemas[name] = schema;
     }
@@ -198,6 +202,22 @@ type Schemas = Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::Schema>)>;
 fn named<T: utoipa::ToSchema>(more: &mut Schemas) -> (String, Value) {
     T::schemas(more);
     (T::name().into_owned(), json!(T::schema()))
+}
+
+/// `int64` cannot hold what a `u64` can; the registry of formats has another name.
+fn name_unsigned(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            if object.get("format").is_some_and(|format| format == "int64")
+                && object.contains_key("minimum")
+            {
+                object.insert("format".into(), "uint64".into());
+            }
+            object.values_mut().for_each(name_unsigned);
+        }
+        Value::Array(values) => values.iter_mut().for_each(name_unsigned),
+        _ => {}
+    }
 }
 
 /// The operations of a path.

@@ -67,6 +67,7 @@ pub(crate) enum NetworkPolicy {
 
 /// A network policy of rules.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 #[allow(dead_code, reason = "described, never made")]
 pub(crate) struct NetworkRules {
     /// What may be reached.

@@ -27,8 +27,17 @@ pub(crate) fn policy(value: Value) -> Result<Policy, Refusal> {
 
 /// Body of `PUT /sandbox/{id}/network`: a policy, by itself or as `{"network": …}`.
 pub(crate) fn policy_of_body(mut body: Value) -> Result<Policy, Refusal> {
-    let inner = body.as_object_mut().and_then(|o| o.remove("network"));
-    policy(inner.unwrap_or(body))
+    let object = body.as_object_mut();
+    let inner =
+        object.and_then(|object| Some((object.remove("network")?, object.keys().next().cloned())));
+    match inner {
+        Some((_, Some(other))) => Err(Refusal::invalid(
+            other.clone(),
+            format!("{other}: unknown field, expected `network` alone"),
+        )),
+        Some((inner, None)) => policy(inner),
+        None => policy(body),
+    }
 }
 
 /// What a sandbox may reach and has reached.
