@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::fixture::Service;
 use crate::fixture::program::run;
-use crate::fixture::{Launch, Service};
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients");
 /// Downloading and installing on a slow line.
