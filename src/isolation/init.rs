@@ -273,6 +273,14 @@ impl Init<'_> {
             sys::close_range_cloexec(3).context("mark descriptors")?;
             let listening = command.apart.map(apart::set_up).transpose()?;
             let dropped = self.root().drop_identity(&self.limits())?;
+            // Before there is a terminal: one that is dropped with this closure hangs up on us, and nobody
+            // would be told why.
+            let cwd = command.cwd.as_deref().unwrap_or(".");
+            if rustix::process::chdir(HOME).is_err() {
+                // User code has closed it, and may want to open it again.
+                rustix::process::chdir("/").context("enter the root")?;
+            }
+            rustix::process::chdir(cwd).context(format!("enter {cwd:?}"))?;
             // Opened by the user, who thereby owns it, and before the filters could be in the way.
             let terminal = match streams {
                 Streams::Terminal(size) => Some(terminal::open(*size)?),
@@ -281,12 +289,6 @@ impl Init<'_> {
             if let Some(terminal) = &terminal {
                 place_streams([terminal.device.as_fd(); 3])?;
             }
-            let cwd = command.cwd.as_deref().unwrap_or(".");
-            if rustix::process::chdir(HOME).is_err() {
-                // User code has closed it, and may want to open it again.
-                rustix::process::chdir("/").context("enter the root")?;
-            }
-            rustix::process::chdir(cwd).context(format!("enter {cwd:?}"))?;
             let sealed = dropped.seal(self.filters())?;
             let begun = Reply::Begun {
                 pid: std::process::id() as i32,

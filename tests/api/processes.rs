@@ -416,6 +416,10 @@ fn what_is_wrong_is_refused_by_name() {
     refused(json!({ "command": "a\0b" }), "command");
     refused(json!({ "command": "true", "cwd": "no/such" }), "cwd");
     refused(
+        json!({ "command": "true", "cwd": "no/such", "pty": { "columns": 80, "rows": 24 } }),
+        "cwd",
+    );
+    refused(
         json!({ "command": "true", "timeout_seconds": 0 }),
         "timeout_seconds",
     );
