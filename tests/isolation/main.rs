@@ -5,6 +5,7 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 
+#[allow(dead_code, reason = "tests/gpu and the unit tests use all of it")]
 #[path = "../../src/gpu/testing.rs"]
 mod made_up;
 
