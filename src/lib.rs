@@ -26,7 +26,7 @@
 //! | pair | carried by | trusted |
 //! |---|---|---|
 //! | supervisor – nursery | `SOCK_SEQPACKET`, JSON, descriptors ([`isolation::spec`]) | yes |
-//! | supervisor – zygote | the same ([`kernel::protocol`]) | yes: it never runs user code; a layered mirror's runs its packages, and no: it can harm the sandboxes of that mirror |
+//! | supervisor – zygote | the same ([`kernel::protocol`]) | yes: it never runs user code; a layered mirror's runs its packages, and no: it can harm the sandboxes of that mirror. All run under system call filters |
 //! | supervisor – init | the same, a reply socket for each request | yes |
 //! | supervisor – kernel | stream socket, framed JSON, and two pipes | no |
 //! | supervisor – file work, command | reply socket, pipes or a terminal | no |

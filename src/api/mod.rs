@@ -8,7 +8,8 @@
 //!        │     ├─ command: likewise                                          commands
 //!        │     └─ processes; a WebSocket takes the connection over           processes, attach
 //!        ├─ /openapi.json, /docs              what the REST routes are          openapi, docs
-//!        ├─ /mcp                              rmcp → tools → Supervisor      mcp
+//!        ├─ /mcp, /mcp/env, /mcp/workspace    rmcp → tools → Supervisor      mcp
+//!        ├─ /sse, /messages/, /mcp/tools/{tool}   the same by other transports mcp
 //!        └─ /sandbox/{id}/port/{n}/…, {n}-{id}.<domain>: to a server inside  ports
 //! ```
 //!
