@@ -174,6 +174,13 @@ impl Service<'_> {
         let reload = self.config.reload(&new);
         // What stays may not go with what changes.
         check(&reload.config)?;
+        let has_keys = |config: &Config| !config.server.api_keys.is_empty();
+        if has_keys(&self.config) && !has_keys(&reload.config) {
+            // More likely a file that is half written than a wish: everyone would own everything.
+            return Err(
+                "[server] api_keys: none is left; going on without keys takes a restart".into(),
+            );
+        }
         self.log.change(&reload.config.logging)?;
         access
             .change(&reload.config.server)

@@ -329,29 +329,34 @@ impl Init<'_> {
     ) -> Result<(), Error> {
         match sys::fork_into(0, None).context("fork")? {
             sys::Fork::Parent { .. } => Ok(()),
-            sys::Fork::Child => match self.confine_file_worker(work, reply, content.as_ref()) {
-                Ok((sealed, reply, content)) => {
-                    sealed.run(|| filework::run(work, reply.as_fd(), content))
+            sys::Fork::Child => {
+                // A refusal goes there too: by then init's own is closed.
+                let reply = match keep(reply) {
+                    Ok(kept) => kept,
+                    Err(e) => {
+                        refuse(reply, &e);
+                        sys::exit_now(1)
+                    }
+                };
+                match self.confine_file_worker(work, content.as_ref()) {
+                    Ok((sealed, content)) => {
+                        sealed.run(|| filework::run(work, reply.as_fd(), content))
+                    }
+                    Err(e) => {
+                        refuse(reply.as_fd(), &e);
+                        sys::exit_now(1)
+                    }
                 }
-                Err(e) => {
-                    refuse(reply, &e);
-                    sys::exit_now(1)
-                }
-            },
+            }
         }
     }
 
-    /// Keeps the descriptors of its request and none of init's, and takes everything else away.
+    /// Keeps what [`keep`] has kept and none of init's descriptors, and takes everything else away.
     fn confine_file_worker(
         &self,
         work: &FileWork,
-        reply: BorrowedFd<'_>,
         content: Option<&OwnedFd>,
-    ) -> Result<(Sealed, OwnedFd, Option<OwnedFd>), Error> {
-        let keep = |fd: BorrowedFd<'_>| {
-            rustix::io::fcntl_dupfd_cloexec(fd, KEPT_FDS).context("keep a descriptor")
-        };
-        let reply = keep(reply)?;
+    ) -> Result<(Sealed, Option<OwnedFd>), Error> {
         let content = content.map(|c| keep(c.as_fd())).transpose()?;
         sys::close_below(3, KEPT_FDS).context("close init's descriptors")?;
         // A file over RLIMIT_FSIZE is then an error to tell (EFBIG), not a death without a word.
@@ -361,7 +366,7 @@ impl Init<'_> {
             FileWork::Watch { .. } => Some(filework::watch_instance().context(WATCH)?),
             _ => content,
         };
-        Ok((dropped.seal(self.filters())?, reply, content))
+        Ok((dropped.seal(self.filters())?, content))
     }
 
     fn root(&self) -> Root {
@@ -378,6 +383,11 @@ impl Init<'_> {
     fn filters(&self) -> Option<&Filters> {
         (!self.spec.ablation.no_seccomp).then_some(self.filters)
     }
+}
+
+/// A copy of a descriptor that stays when those of init are closed.
+fn keep(fd: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+    rustix::io::fcntl_dupfd_cloexec(fd, KEPT_FDS).context("keep a descriptor")
 }
 
 fn listen(reply: BorrowedFd<'_>) -> Result<(), Error> {

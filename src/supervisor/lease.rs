@@ -61,7 +61,8 @@ impl Supervisor {
     /// `NotFound`; `Invalid` names the field; `Conflict` when the sandbox is being closed.
     pub fn renew(&self, id: &str, spec: &RenewSpec) -> Result<SandboxInfo, Error> {
         let sandbox = self.find(id)?;
-        let limits = &self.config().limits;
+        let config = self.current();
+        let limits = &config.limits;
         let lease = plan::check_seconds("lease_seconds", spec.lease_seconds, limits)?;
         let idle = plan::check_seconds("idle_seconds", spec.idle_seconds, limits)?;
         sandbox.refuse_closing()?;

@@ -125,7 +125,8 @@ impl Supervisor {
     /// `Invalid` names the field; `Busy` when as many run as allowed (`limits.background_processes`)
     /// or there is no process or terminal left.
     pub async fn start_process(&self, id: &str, spec: ProcessSpec) -> Result<ProcessInfo, Error> {
-        let limits = &self.config().limits;
+        let config = self.current();
+        let limits = &config.limits;
         plan::check_process(&spec, limits)?;
         let sandbox = self.find(id)?;
         self.scope.take_execution()?;

@@ -31,7 +31,7 @@ use rmcp::model::{
     ClientJsonRpcMessage, ClientNotification, GetExtensions as _, RequestId, ServerJsonRpcMessage,
 };
 use rmcp::transport::Transport;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::KEEPALIVE;
@@ -47,6 +47,9 @@ use crate::supervisor::Owner;
 const QUEUE: usize = 64;
 /// Requests of one session under way at once.
 const MAX_REQUESTS: usize = 32;
+/// Messages that wait for a place in the queue: a request that was cancelled is under way no more, and
+/// its answer may wait all the same. A client with more than that does not read, and its session ends.
+const MAX_WAITING: usize = 2 * MAX_REQUESTS;
 
 /// What the two routes share.
 #[derive(Clone)]
@@ -136,6 +139,8 @@ async fn open(State(events): State<Events>, request: Request) -> Result<Response
         incoming,
         outgoing,
         under_way: Arc::clone(&under_way),
+        waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+        ending: ending.clone(),
     };
     let (tools, ct) = (events.tools.clone(), ending.clone());
     tokio::spawn(async move {
@@ -297,6 +302,9 @@ struct Channel {
     incoming: mpsc::Receiver<ClientJsonRpcMessage>,
     outgoing: mpsc::Sender<ServerJsonRpcMessage>,
     under_way: UnderWay,
+    waiting: Arc<Semaphore>,
+    /// Ends the session.
+    ending: CancellationToken,
 }
 
 /// The client is gone.
@@ -312,7 +320,12 @@ impl Transport<RoleServer> for Channel {
         message: ServerJsonRpcMessage,
     ) -> impl Future<Output = Result<(), HungUp>> + Send + 'static {
         let (outgoing, under_way) = (self.outgoing.clone(), Arc::clone(&self.under_way));
+        let waits = Arc::clone(&self.waiting).try_acquire_owned();
+        if waits.is_err() {
+            self.ending.cancel();
+        }
         async move {
+            let _waits = waits.map_err(|_| HungUp)?;
             let id = match &message {
                 ServerJsonRpcMessage::Response(response) => Some(response.id.clone()),
                 ServerJsonRpcMessage::Error(error) => error.id.clone(),

@@ -45,6 +45,8 @@ pub(super) fn on_behalf_of<T>(
 
 /// Sessions at once; each costs two tasks and some kilobytes.
 const MAX_SESSIONS: usize = 1024;
+/// Of them, those of one key: where keys tell people apart, none ends the sessions of the others.
+const MAX_SESSIONS_OF_KEY: usize = 256;
 /// How long a client whose connection broke off has to come back for its answer.
 const RETURN: Duration = Duration::from_secs(10);
 /// How long a session may be silent beyond the longest execution.
@@ -115,10 +117,15 @@ impl Usage {
     /// Takes the session off the list that has to go for another one to fit.
     fn take_surplus(&self) -> Option<(SessionId, Used)> {
         let mut used = self.all();
-        if used.len() < MAX_SESSIONS {
+        let caller = CALLER.try_with(Clone::clone).unwrap_or_default();
+        let own = |used: &Used| used.owner == caller;
+        let of_caller = used.values().filter(|used| own(used)).count();
+        let too_many_own = caller.is_some() && of_caller >= MAX_SESSIONS_OF_KEY;
+        if used.len() < MAX_SESSIONS && !too_many_own {
             return None;
         }
-        let idle = used.iter().filter(|(_, used)| used.is_idle());
+        let idle = used.iter();
+        let idle = idle.filter(|(_, used)| used.is_idle() && (!too_many_own || own(used)));
         let (id, _) = idle.min_by_key(|(_, used)| used.last)?;
         let id = id.clone();
         used.remove_entry(&id)

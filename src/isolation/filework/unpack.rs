@@ -175,7 +175,8 @@ impl Unpacking<'_> {
         })?;
         self.still_wanted()?;
         let mut parts = parts_of(path).map_err(|_| refused(path, "leads out of the folder"))?;
-        if parts.len() > MAX_DEPTH {
+        // The staging folder is one level of those that are removed.
+        if parts.len() >= MAX_DEPTH {
             return Err(refused(path, "is nested too deep"));
         }
         let Some(name) = parts.pop() else {

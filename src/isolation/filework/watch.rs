@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::{Refusal, descend, home, named_folder, open_dir, parts_of};
 use crate::isolation::channel;
+use crate::isolation::init::NO_WATCH;
 use crate::isolation::spec::{Reply, TreeChange, TreeChangeKind};
 
 /// Between the first event and the report: what belongs together is told together, and a file that is
@@ -56,7 +57,10 @@ pub(super) fn watch(
         scanned: HashSet::new(),
         missed: false,
     };
-    let root = watching.add(&folder)?;
+    let root = watching.add(&folder).map_err(|e| match e {
+        Errno::NOSPC => Refusal(NO_WATCH, "the host has no room for one more watch".into()),
+        e => e.into(),
+    })?;
     watching.directories.insert(root, top.clone());
     if recursive {
         watching.scan(folder, top, false, 0)?;

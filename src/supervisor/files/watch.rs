@@ -17,7 +17,7 @@ const MAX_WATCHES: usize = 8;
 /// Of all sandboxes: their inotify instances count against what the host's root may have of them, 128
 /// by default (`fs.inotify.max_user_instances`).
 const MAX_ALL_WATCHES: usize = 64;
-/// Directories that one watch sees.
+/// Directories that one watch sees, where the host has room for as many.
 const MAX_DIRECTORIES: usize = 4096;
 
 /// How many watches there may be.
@@ -39,6 +39,16 @@ impl Watches {
         let place = Arc::clone(&self.0).try_acquire_owned();
         place.map_err(|_| Error::too_many_watches())
     }
+}
+
+/// Directories that one watch may see: all watches together take at most half of what the host's root
+/// may have of them (`fs.inotify.max_user_watches`, inotify(7)), which they count against as well.
+fn max_directories() -> usize {
+    let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches");
+    let most = most.ok().and_then(|text| text.trim().parse::<usize>().ok());
+    most.map_or(MAX_DIRECTORIES, |most| {
+        (most / 2 / MAX_ALL_WATCHES).min(MAX_DIRECTORIES)
+    })
 }
 
 /// What a watch tells.
@@ -89,7 +99,7 @@ async fn begin(
     let work = FileWork::Watch {
         path: bytes,
         recursive,
-        max_directories: MAX_DIRECTORIES,
+        max_directories: max_directories(),
     };
     let reply = start(sandbox, work, None).await?;
     match next(sandbox, &reply).await? {
