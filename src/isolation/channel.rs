@@ -157,6 +157,12 @@ impl Channel {
         }
     }
 
+    /// Sends no more: the other end sees that (`POLLRDHUP`), and can still send.
+    pub fn shut(&self) {
+        // It fails only where the other end has gone.
+        let _ = rustix::net::shutdown(self.socket.get_ref(), rustix::net::Shutdown::Write);
+    }
+
     /// Receives one packet; `None` at the end of the file.
     pub async fn receive(&self) -> io::Result<Option<Packet>> {
         loop {

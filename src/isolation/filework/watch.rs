@@ -100,13 +100,16 @@ impl Watching {
     fn wait(&self, reply: BorrowedFd<'_>) -> Result<bool, Refusal> {
         let mut polled = [
             PollFd::new(&self.instance, PollFlags::IN),
-            PollFd::from_borrowed_fd(reply, PollFlags::empty()),
+            PollFd::from_borrowed_fd(reply, PollFlags::RDHUP),
         ];
         loop {
             match poll(&mut polled, None) {
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
-                Ok(_) => return Ok(!polled[1].revents().contains(PollFlags::HUP)),
+                Ok(_) => {
+                    let ended = PollFlags::HUP | PollFlags::RDHUP;
+                    return Ok(!polled[1].revents().intersects(ended));
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::error::{Error, ErrorKind};
@@ -73,11 +74,44 @@ pub enum TreeEvent {
 /// Changes in a folder; dropping it ends the watch.
 #[derive(Debug)]
 pub struct FileWatch {
-    reply: Channel,
-    sandbox: Arc<Sandbox>,
+    worker: Worker,
     path: String,
     ready: VecDeque<TreeEvent>,
-    _places: [OwnedSemaphorePermit; 2],
+}
+
+/// The process inside that watches. It has its inotify instance until its end, which user code can hold
+/// up by stopping it: so long it has its places too.
+#[derive(Debug)]
+struct Worker {
+    /// `None` once dropped.
+    held: Option<(Channel, [OwnedSemaphorePermit; 2])>,
+    sandbox: Arc<Sandbox>,
+}
+
+impl Worker {
+    fn reply(&self) -> &Channel {
+        let (reply, _) = self.held.as_ref().expect("held until it is dropped");
+        reply
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let (Some(held), Ok(runtime)) = (self.held.take(), Handle::try_current()) else {
+            return;
+        };
+        let sandbox = Arc::clone(&self.sandbox);
+        runtime.spawn(async move {
+            let (reply, places) = held;
+            reply.shut();
+            let gone = async { while let Ok(Some(_)) = reply.receive().await {} };
+            tokio::select! {
+                () = gone => {}
+                () = sandbox.wait_closed() => {}
+            }
+            drop(places);
+        });
+    }
 }
 
 /// Begins to watch a folder. What is only watched is idle.
@@ -101,14 +135,15 @@ async fn begin(
         recursive,
         max_directories: max_directories(),
     };
-    let reply = start(sandbox, work, None).await?;
-    match next(sandbox, &reply).await? {
+    let worker = Worker {
+        held: Some((start(sandbox, work, None).await?, places)),
+        sandbox: Arc::clone(sandbox),
+    };
+    match next(sandbox, worker.reply()).await? {
         (Reply::Ok {}, _) => Ok(FileWatch {
-            reply,
-            sandbox: Arc::clone(sandbox),
+            worker,
             path: path.to_owned(),
             ready: VecDeque::new(),
-            _places: places,
         }),
         (Reply::Failed { code, detail }, _) => Err(refusal(&code, &detail, path)),
         _ => Err(broken(sandbox)),
@@ -126,11 +161,11 @@ impl FileWatch {
                 return Ok(event);
             }
             let received = tokio::select! {
-                received = self.reply.receive() => received,
-                () = self.sandbox.wait_closed() => return Err(Error::sandbox_closing()),
+                received = self.worker.reply().receive() => received,
+                () = self.worker.sandbox.wait_closed() => return Err(Error::sandbox_closing()),
             };
             let Ok(Some(packet)) = received else {
-                self.sandbox.refuse_closing()?;
+                self.worker.sandbox.refuse_closing()?;
                 return Err(Error::new(
                     ErrorKind::Conflict,
                     "watch_ended",
@@ -145,7 +180,7 @@ impl FileWatch {
                 Ok(Reply::Failed { code, detail }) => {
                     return Err(refusal(&code, &detail, &self.path));
                 }
-                _ => return Err(broken(&self.sandbox)),
+                _ => return Err(broken(&self.worker.sandbox)),
             }
         }
     }
