@@ -28,14 +28,18 @@ impl Access {
     }
 
     /// Takes other keys, hosts and origins for requests that come from now on. What a key has used up of
-    /// its allowance stays used up.
+    /// its allowance stays used up; what has no end of its own (WebSockets, tunnels, watches, streams that
+    /// wait) ends where its key is gone.
     ///
     /// # Errors
     /// As [`Access::new`]; then everything stays as it is.
     pub fn change(&self, server: &config::Server) -> Result<(), Error> {
+        let old = self.now();
         let mut guard = Guard::new(server, self.listen)?;
-        guard.succeed(&self.now());
-        *self.guard.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(guard);
+        guard.succeed(&old);
+        let guard = Arc::new(guard);
+        *self.guard.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&guard);
+        old.revoke_for(&guard);
         Ok(())
     }
 

@@ -84,11 +84,17 @@ pub(super) async fn attach(
         )
     })?;
     let most = app.server.max_frame_bytes;
+    let revoked = app.supervisor.revoked();
     Ok(upgrade
         .max_frame_size(most)
         .max_message_size(most)
         .max_write_buffer_size(UNSENT_BYTES)
-        .on_upgrade(move |socket| serve(socket, process, attached, place)))
+        .on_upgrade(move |socket| async move {
+            tokio::select! {
+                () = serve(socket, process, attached, place) => {}
+                () = revoked.cancelled() => {}
+            }
+        }))
 }
 
 async fn serve(socket: WebSocket, process: ProcessHandle, attached: Attached, place: Place) {

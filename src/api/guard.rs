@@ -95,8 +95,19 @@ impl Guard {
     pub(crate) fn succeed(&mut self, old: &Self) {
         for key in &mut self.keys {
             if let Some(before) = old.keys.iter().find(|before| before.owner == key.owner) {
-                key.owner = key.owner.succeed(&before.owner);
+                let same_key = same(&before.digest, &key.digest);
+                key.owner = key.owner.succeed(&before.owner, same_key);
             }
+        }
+    }
+
+    /// Ends what was opened with keys of this guard that another has no more, or as somebody else's.
+    pub(crate) fn revoke_for(&self, new: &Self) {
+        let stays = |key: &Key| {
+            (new.keys.iter()).any(|n| n.owner == key.owner && same(&n.digest, &key.digest))
+        };
+        for gone in self.keys.iter().filter(|key| !stays(key)) {
+            gone.owner.revoke();
         }
     }
 

@@ -4,7 +4,7 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt, stream};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use tokio::time::timeout;
@@ -44,7 +44,9 @@ pub(crate) async fn watch(
     let watch = app.supervisor.watch_files(&id, path, recursive).await?;
     let format = wanted(None, &headers).unwrap_or(Format::Lines);
     let begun = json!({ "event": "watching", "path": path, "recursive": recursive });
-    Ok(format.response(events(format, begun, watch, place)))
+    let revoked = app.supervisor.revoked();
+    let events = events(format, begun, watch, place);
+    Ok(format.response(events.take_until(revoked.cancelled_owned())))
 }
 
 fn events(

@@ -151,11 +151,23 @@ impl Own {
     }
 }
 
+/// Trees of the system, where no client keeps its work.
+const SYSTEM: [&str; 8] = [
+    "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr",
+];
+
 /// The directory that the client started us in, for tools with local paths. Some clients start their
-/// servers in `/`, and mean nothing by it.
+/// servers in `/` or at home, and mean nothing by it: whoever owns a home is not to find it changed.
 fn local_dir() -> Option<std::path::PathBuf> {
-    let dir = std::env::current_dir().ok();
-    dir.filter(|dir| config::Mcp::may_list(dir))
+    let dir = std::env::current_dir().ok()?;
+    let homes = std::env::var_os("HOME").map(std::path::PathBuf::from);
+    // The last stands for all of them: where homes are is no place to work in either.
+    let homes = homes
+        .into_iter()
+        .chain(["/root".into(), "/home/anyone".into()]);
+    let of_the_system = SYSTEM.iter().any(|tree| dir.starts_with(tree));
+    let plain = config::Mcp::may_list(&dir) && !of_the_system;
+    (plain && !homes.into_iter().any(|home| home.starts_with(&dir))).then_some(dir)
 }
 
 /// A directory for the time of this process.

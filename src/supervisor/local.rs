@@ -103,14 +103,18 @@ impl LocalDirs {
                     other => other?,
                 };
             }
-            match statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => require_regular(stat.st_mode)?,
-                Err(Errno::NOENT) => {}
+            // A file that is replaced keeps its permissions.
+            let mode = match statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => {
+                    require_regular(stat.st_mode)?;
+                    stat.st_mode & 0o777
+                }
+                Err(Errno::NOENT) => 0o644,
                 Err(e) => return Err(e),
-            }
+            };
             let temporary = format!(".sandcell-{:032x}", rand::random::<u128>());
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-            let mode = Mode::from_raw_mode(0o644);
+            let mode = Mode::from_raw_mode(mode);
             let file = openat(&dir, &temporary, flags | OFlags::CLOEXEC, mode)?;
             Ok(NewFile {
                 file: File::from(file),
@@ -178,6 +182,18 @@ impl LocalDirs {
         let (dir, rest) = within
             .min_by_key(|(_, rest)| rest.as_os_str().len())
             .ok_or_else(outside)?;
+        // What runs by itself (hooks, profiles) and what opens doors (keys) has such names.
+        let hidden = |part| matches!(part, Component::Normal(name) if name.as_encoded_bytes().starts_with(b"."));
+        if rest.components().any(hidden) {
+            return Err(Error::new(
+                ErrorKind::BadPath,
+                "local_path_not_allowed",
+                format!(
+                    "{:?} is a hidden file or in a hidden directory",
+                    shown(path)
+                ),
+            ));
+        }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // The operator's own path, links and all.
         let root = open(dir, flags, Mode::empty()).map_err(|e| {

@@ -220,8 +220,13 @@ impl Supervisor {
         *self.inner.current.write().expect("not poisoned") = Arc::new(config);
     }
 
+    /// Cancelled when the key that this handle is for is taken away.
+    pub fn revoked(&self) -> CancellationToken {
+        self.scope.revoked()
+    }
+
     /// Every knob as it is now.
-    fn current(&self) -> Arc<Config> {
+    pub fn current(&self) -> Arc<Config> {
         Arc::clone(&self.inner.current.read().expect("not poisoned"))
     }
 

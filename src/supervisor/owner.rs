@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, ErrorKind};
 use super::sandbox::Sandbox;
@@ -26,6 +27,8 @@ struct Inner {
     tag: Option<[u8; 32]>,
     max_sandboxes: Option<usize>,
     executions: Option<Arc<Mutex<Bucket>>>,
+    /// Of this very key, not of another with its name.
+    revoked: CancellationToken,
 }
 
 impl Owner {
@@ -43,11 +46,13 @@ impl Owner {
             tag,
             max_sandboxes,
             executions: executions_per_minute.map(bucket),
+            revoked: CancellationToken::new(),
         }))
     }
 
-    /// The same with what another has left of its allowance, where that is as large.
-    pub fn succeed(&self, before: &Self) -> Self {
+    /// The same with what another has left of its allowance, where that is as large. `same_key` says that
+    /// its key is the same too, so that what is open goes on.
+    pub fn succeed(&self, before: &Self, same_key: bool) -> Self {
         let most = |bucket: &Arc<Mutex<Bucket>>| bucket.lock().expect("not poisoned").most;
         let executions = match (&self.0.executions, &before.0.executions) {
             (Some(own), Some(before)) if most(own) == most(before) => Some(Arc::clone(before)),
@@ -58,7 +63,13 @@ impl Owner {
             tag: self.0.tag,
             max_sandboxes: self.0.max_sandboxes,
             executions,
+            revoked: if same_key { &before.0 } else { &self.0 }.revoked.clone(),
         }))
+    }
+
+    /// Ends what has no end of its own and was opened with this key: the key is no more.
+    pub fn revoke(&self) {
+        self.0.revoked.cancel();
     }
 
     /// Its key's name.
@@ -125,6 +136,14 @@ pub(super) enum Scope {
 }
 
 impl Scope {
+    /// Cancelled when the key is taken away; never where there is none.
+    pub(super) fn revoked(&self) -> CancellationToken {
+        match self {
+            Self::Of(owner) => owner.0.revoked.clone(),
+            Self::Everything | Self::Nothing => CancellationToken::new(),
+        }
+    }
+
     pub(super) fn sees(&self, sandbox: &Sandbox) -> bool {
         self.sees_of(sandbox.owner().as_ref())
     }

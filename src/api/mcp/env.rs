@@ -114,7 +114,7 @@ impl Tools {
         annotations(destructive_hint = false, idempotent_hint = false, open_world_hint = false)
     )]
     async fn create_python_env(&self, _: Parameters<NoArguments>) -> CallToolResult {
-        let config = self.supervisor().config();
+        let config = self.supervisor().current();
         let idle_seconds = config
             .mcp
             .env_idle_seconds

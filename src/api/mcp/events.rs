@@ -34,9 +34,9 @@ use rmcp::transport::Transport;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::KEEPALIVE;
 use super::sessions::{Ending, UnderWay, Usage, on_behalf_of};
 use super::tools::Tools;
+use super::{KEEPALIVE, beside};
 use crate::api::caller::OnBehalfOf;
 use crate::api::error::Refusal;
 use crate::api::lines::write_line;
@@ -103,7 +103,8 @@ impl Events {
     }
 
     /// Resolves when the service stops and this session's requests have their answers, or are cut off.
-    async fn ended(self, under_way: UnderWay) {
+    /// At once where its key is taken away.
+    async fn ended(self, under_way: UnderWay, revoked: CancellationToken) {
         let answered = async {
             self.stopping.cancelled().await;
             let _ = under_way.subscribe().wait_for(Vec::is_empty).await;
@@ -111,6 +112,7 @@ impl Events {
         tokio::select! {
             () = answered => {}
             () = self.cut_off.cancelled() => {}
+            () = revoked.cancelled() => {}
         }
     }
 }
@@ -133,7 +135,7 @@ async fn open(State(events): State<Events>, request: Request) -> Result<Response
         under_way: Arc::clone(&under_way),
     };
     let begin = events.used.begin_stream(&id, used);
-    on_behalf_of(owner, begin).await;
+    on_behalf_of(owner.clone(), begin).await;
     events.sessions().insert(id.clone(), session);
     let transport = Channel {
         incoming,
@@ -151,7 +153,8 @@ async fn open(State(events): State<Events>, request: Request) -> Result<Response
     });
     let place = format!("/messages/?session_id={id}");
     let first = Event::default().event("endpoint").data(place);
-    let ended = events.clone().ended(under_way);
+    let revoked = events.app.on_behalf_of(owner).supervisor.revoked();
+    let ended = events.clone().ended(under_way, revoked);
     let body = Body {
         events: Box::pin(
             stream::iter([first])
@@ -226,6 +229,7 @@ async fn message(State(events): State<Events>, request: Request) -> Result<Respo
     let (head, body) = request.into_parts();
     let limit = events.app.body_limit();
     let bytes = body::read(&head.headers, body, limit, events.app.stall()).await?;
+    beside::check(&bytes)?;
     let mut message: ClientJsonRpcMessage = serde_json::from_slice(&bytes).map_err(|error| {
         let detail = format!("the body must be one message of JSON-RPC 2.0: {error}");
         Refusal::bad_request("malformed_message", detail)

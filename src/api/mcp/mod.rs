@@ -8,6 +8,7 @@
 
 mod answer;
 mod arguments;
+mod beside;
 mod call;
 mod checkpoints;
 mod contexts;
@@ -122,11 +123,13 @@ async fn endpoint(State(endpoint): State<Endpoint>, request: Request) -> Result<
     let app = &endpoint.app;
     let (head, body) = request.into_parts();
     let bytes = body::read(&head.headers, body, app.body_limit(), app.stall()).await?;
+    beside::check(&bytes)?;
     let method = head.method.clone();
     let request = Request::from_parts(head, Body::from(bytes));
     let Some(OnBehalfOf(owner)) = request.extensions().get().cloned() else {
         return Err(Refusal::internal());
     };
+    let revoked = app.on_behalf_of(owner.clone()).supervisor.revoked();
     let answered = sessions::on_behalf_of(owner, endpoint.service.handle(request));
     let mut response = answered.await.map(Body::new);
     if method == Method::DELETE && response.status() == StatusCode::ACCEPTED {
@@ -137,5 +140,14 @@ async fn endpoint(State(endpoint): State<Endpoint>, request: Request) -> Result<
         return Ok(response);
     }
     let stopping = endpoint.stopping.cancelled_owned();
-    Ok(response.map(|body| Body::from_stream(body.into_data_stream().take_until(stopping))))
+    let ended = async move {
+        tokio::select! {
+            () = stopping => {}
+            () = revoked.cancelled() => {}
+        }
+    };
+    Ok(response.map(|body| {
+        let messages = body.into_data_stream().take_until(Box::pin(ended));
+        Body::from_stream(messages)
+    }))
 }

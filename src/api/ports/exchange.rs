@@ -74,7 +74,8 @@ pub(super) async fn exchange(
         parts.headers.insert(header::UPGRADE, protocol);
         let connection = HeaderValue::from_static("Upgrade");
         parts.headers.insert(header::CONNECTION, connection);
-        tunnel::spawn(client, server, line, clock, idle, place);
+        let revoked = inside.app.supervisor.revoked();
+        tunnel::spawn(client, server, line, clock, idle, place, revoked);
         return Ok(Response::from_parts(parts, Body::empty()));
     }
     let passing = Passing { body, _line: line };

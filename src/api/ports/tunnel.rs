@@ -7,6 +7,7 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, split};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
 use super::exchange::{Line, Side};
@@ -16,7 +17,7 @@ use crate::api::server::Place;
 const HALF_CLOSED: Duration = Duration::from_secs(5);
 
 /// Passes bytes both ways, once both sides have changed, until one side, the sandbox or the service
-/// ends, or nothing moves for `idle`.
+/// ends, the key is taken away, or nothing moves for `idle`.
 pub(super) fn spawn(
     client: Side,
     server: Side,
@@ -24,6 +25,7 @@ pub(super) fn spawn(
     clock: Arc<Clock>,
     idle: Duration,
     place: Place,
+    revoked: CancellationToken,
 ) {
     tokio::spawn(async move {
         let passed = async {
@@ -36,6 +38,7 @@ pub(super) fn spawn(
                 tracing::debug!(%error, "a connection did not change its protocol");
             },
             () = place.stopping.cancelled() => {}
+            () = revoked.cancelled() => {}
             () = line.held.closed() => {}
             () = clock.idle(idle) => {}
         }
