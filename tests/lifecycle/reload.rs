@@ -65,6 +65,34 @@ fn keys_come_and_go_and_requests_under_way_go_on() {
 }
 
 #[test]
+fn what_has_no_end_of_its_own_ends_with_its_key() {
+    let service = Service::with_config(&keys(&[("one", "key-of-one"), ("two", "key-of-two")], ""));
+    let watch = |key: &str| {
+        let created = ask(&service, key, "POST", "/sandbox/create", &json!({}));
+        let created = created.ok().json();
+        let id = created["sandbox_id"].as_str().expect("an id");
+        let mut events = service.begin(&Request {
+            method: "GET",
+            path: &format!("/sandbox/{id}/files/watch"),
+            headers: &[("X-API-Key", key)],
+            body: b"",
+        });
+        assert_eq!(events.event().expect("a beginning")["event"], "watching");
+        events
+    };
+    let (one, mut two) = (watch("key-of-one"), watch("key-of-two"));
+    service.reload(&keys(&[("two", "key-of-two")], ""), READ);
+    one.finish().expect("an orderly end");
+    // The negative control: what was opened with a key that stays goes on.
+    assert_eq!(two.event().expect("another event")["event"], "keepalive");
+    // A file that is half written has no keys, and does not open the service to everyone.
+    service.reload("", KEPT);
+    let list = |key: &str| ask(&service, key, "GET", "/sandboxes", &Value::Null);
+    list("key-of-one").refused(401, "unauthorized");
+    list("key-of-two").ok();
+}
+
+#[test]
 fn a_key_without_a_name_does_not_inherit_from_the_one_that_had_its_place() {
     let service = Service::with_config("server.api_keys = ['first-key', 'second-key']");
     let created = ask(&service, "first-key", "POST", "/sandbox/create", &json!({}));

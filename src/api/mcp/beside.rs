@@ -28,10 +28,16 @@ pub(super) fn check(body: &[u8]) -> Result<(), Refusal> {
     if body.len() <= META_BYTES {
         return Ok(());
     }
-    let message: Message<'_> = serde_json::from_slice(body).map_err(|error| {
-        let detail = format!("the body must be one message of JSON-RPC 2.0: {error}");
+    let malformed = |why: &str| {
+        let detail = format!("the body must be one message of JSON-RPC 2.0: {why}");
         Refusal::bad_request("malformed_message", detail)
-    })?;
+    };
+    // A list would do for an object to what decodes it.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(malformed("it is no object"));
+    }
+    let message: Message<'_> =
+        serde_json::from_slice(body).map_err(|error| malformed(&error.to_string()))?;
     let meta = message.params.and_then(|params| params.meta);
     match meta.map(|meta| meta.get().len()) {
         Some(bytes) if bytes > META_BYTES => Err(Refusal::bad_request(

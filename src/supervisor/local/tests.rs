@@ -42,6 +42,21 @@ fn files_inside_are_read_by_absolute_and_relative_paths() {
 }
 
 #[test]
+fn what_is_hidden_is_neither_read_nor_written() {
+    let (outer, dirs) = trap();
+    let listed = outer.path().join("listed");
+    std::fs::create_dir(listed.join(".git")).unwrap();
+    std::fs::write(listed.join(".git/config"), "mine").unwrap();
+    for path in [".git/config", "sub/.env", "./.git/../.git/config"] {
+        assert!(read(&dirs, path).is_err(), "{path}");
+        assert!(dirs.create(path).is_err(), "{path}");
+    }
+    // The negative control: with other names they are.
+    assert!(dirs.create("./git/config").is_ok());
+    assert_eq!(read(&dirs, "./sub/mine").unwrap(), "mine");
+}
+
+#[test]
 fn nothing_outside_is_read() {
     let (outer, dirs) = trap();
     let outside = outer.path().to_str().unwrap();
