@@ -81,5 +81,12 @@ fn made_up_requests_are_answered_as_described() {
     println!("{}", ran.stdout);
     assert_eq!(ran.code, Some(0), "{}\n{}", ran.stdout, ran.stderr);
     assert!(!service.log().contains("panicked"), "{}", service.log());
+    // There may be as many sandboxes as the service takes.
+    let left = service.get("/sandboxes").ok().json();
+    for id in left.as_object().expect("sandboxes by id").keys() {
+        service
+            .post_json(&format!("/sandbox/{id}/close"), &serde_json::json!({}))
+            .ok();
+    }
     service.assert_healthy();
 }
