@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::fixture::Service;
 use crate::fixture::program::run;
+use crate::fixture::{Launch, Service, temp_dir};
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients");
 /// Downloading and installing on a slow line.
@@ -60,7 +60,13 @@ fn made_up_requests_are_answered_as_described() {
     let seconds = std::env::var("FUZZ_SECONDS").ok();
     let seconds = seconds.map_or(SECONDS, |s| s.parse().expect("FUZZ_SECONDS is a number"));
     let schemathesis = schemathesis();
-    let service = Service::with_config(SMALL);
+    // Of its own: it may make mirrors.
+    let dir = temp_dir();
+    let service = Service::launch(&Launch {
+        config: SMALL,
+        data_dir: Some(dir.path()),
+        ..Launch::default()
+    });
     let address = format!("http://{}", service.address);
     let mut fuzz = Command::new(schemathesis);
     fuzz.args(["--no-color", "run"])
