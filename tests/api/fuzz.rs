@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::fixture::Service;
+use crate::fixture::http::Request;
 use crate::fixture::program::run;
-use crate::fixture::{Launch, Service, temp_dir};
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients");
 /// Downloading and installing on a slow line.
@@ -60,13 +61,7 @@ fn made_up_requests_are_answered_as_described() {
     let seconds = std::env::var("FUZZ_SECONDS").ok();
     let seconds = seconds.map_or(SECONDS, |s| s.parse().expect("FUZZ_SECONDS is a number"));
     let schemathesis = schemathesis();
-    // Of its own: it may make mirrors.
-    let dir = temp_dir();
-    let service = Service::launch(&Launch {
-        config: SMALL,
-        data_dir: Some(dir.path()),
-        ..Launch::default()
-    });
+    let service = Service::with_config(SMALL);
     let address = format!("http://{}", service.address);
     let mut fuzz = Command::new(schemathesis);
     fuzz.args(["--no-color", "run"])
@@ -93,6 +88,17 @@ fn made_up_requests_are_answered_as_described() {
         service
             .post_json(&format!("/sandbox/{id}/close"), &serde_json::json!({}))
             .ok();
+    }
+    let mirrors = service.get("/mirrors").ok().json();
+    for mirror in mirrors.as_array().expect("a list") {
+        let id = mirror["mirror_id"].as_str().expect("an id");
+        let path = format!("/mirrors/{id}");
+        // The base stays, whoever asks.
+        service.send(&Request {
+            method: "DELETE",
+            path: &path,
+            ..Request::default()
+        });
     }
     service.assert_healthy();
 }
