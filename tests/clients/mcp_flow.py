@@ -516,7 +516,7 @@ async def check_mirrors(session):
     code = "import humanize; print(humanize.intcomma(1000))"
     assert succeeded(await call("execute_python_code", {**at, "code": code}))["stdout"] == "1,000\n"
     result = await call("delete_mirror", {"mirror": "with-humanize"})
-    assert result.is_error and "in use" in text(result), text(result)
+    assert result.is_error and "mirror_in_use" in text(result), text(result)
     succeeded(await call("close_sandbox", at))
     succeeded(await call("delete_mirror", {"mirror": "with-humanize"}))
 
