@@ -60,7 +60,6 @@
 pub mod api;
 pub mod cli;
 pub mod config;
-mod date;
 pub mod gpu;
 pub mod isolation;
 pub mod kernel;

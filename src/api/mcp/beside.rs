@@ -1,6 +1,8 @@
 //! What a client sends along beside a request's arguments (`_meta`). It is kept, decoded, for as long as
 //! the request runs, and decoded JSON takes ten times the memory of its text: so it is measured first.
 
+use std::fmt::Display;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -28,16 +30,11 @@ pub(super) fn check(body: &[u8]) -> Result<(), Refusal> {
     if body.len() <= META_BYTES {
         return Ok(());
     }
-    let malformed = |why: &str| {
-        let detail = format!("the body must be one message of JSON-RPC 2.0: {why}");
-        Refusal::bad_request("malformed_message", detail)
-    };
     // A list would do for an object to what decodes it.
     if !body.trim_ascii_start().starts_with(b"{") {
-        return Err(malformed("it is no object"));
+        return Err(malformed(&"it is no object"));
     }
-    let message: Message<'_> =
-        serde_json::from_slice(body).map_err(|error| malformed(&error.to_string()))?;
+    let message: Message<'_> = serde_json::from_slice(body).map_err(|error| malformed(&error))?;
     let meta = message.params.and_then(|params| params.meta);
     match meta.map(|meta| meta.get().len()) {
         Some(bytes) if bytes > META_BYTES => Err(Refusal::bad_request(
@@ -46,6 +43,12 @@ pub(super) fn check(body: &[u8]) -> Result<(), Refusal> {
         )),
         _ => Ok(()),
     }
+}
+
+/// A body that is no message.
+pub(super) fn malformed(why: &dyn Display) -> Refusal {
+    let detail = format!("the body must be one message of JSON-RPC 2.0: {why}");
+    Refusal::bad_request("malformed_message", detail)
 }
 
 #[cfg(test)]

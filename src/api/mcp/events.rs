@@ -230,10 +230,8 @@ async fn message(State(events): State<Events>, request: Request) -> Result<Respo
     let limit = events.app.body_limit();
     let bytes = body::read(&head.headers, body, limit, events.app.stall()).await?;
     beside::check(&bytes)?;
-    let mut message: ClientJsonRpcMessage = serde_json::from_slice(&bytes).map_err(|error| {
-        let detail = format!("the body must be one message of JSON-RPC 2.0: {error}");
-        Refusal::bad_request("malformed_message", detail)
-    })?;
+    let mut message: ClientJsonRpcMessage =
+        serde_json::from_slice(&bytes).map_err(|error| beside::malformed(&error))?;
     match &mut message {
         ClientJsonRpcMessage::Request(request) => {
             // Who calls, and by which name of ours.

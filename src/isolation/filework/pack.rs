@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use chrono::{DateTime, Datelike, Timelike};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use rustix::fs::{AtFlags, Dir, FileType, Stat, fstat, readlinkat, statat};
@@ -22,7 +23,6 @@ use zip::{CompressionMethod, ZipWriter};
 
 use super::tree::MAX_DEPTH;
 use super::{MAX_PATH_BYTES, Refusal, links, name, named_folder, open_dir, open_regular};
-use crate::date;
 use crate::isolation::channel;
 use crate::isolation::spec::{ArchiveFormat, Reply};
 
@@ -236,16 +236,14 @@ fn options(stat: &Stat, size: u64) -> SimpleFileOptions {
 
 /// `None` for years that the format cannot hold.
 fn modified(seconds: i64) -> Option<zip::DateTime> {
-    let seconds = u64::try_from(seconds).ok()?;
-    let (year, month, day) = date::civil(seconds / 86_400);
-    let [hour, minute, second] = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
+    let time = DateTime::from_timestamp(seconds, 0)?;
     zip::DateTime::from_date_and_time(
-        year.try_into().ok()?,
-        month as u8,
-        day as u8,
-        hour as u8,
-        minute as u8,
-        second as u8,
+        time.year().try_into().ok()?,
+        time.month() as u8,
+        time.day() as u8,
+        time.hour() as u8,
+        time.minute() as u8,
+        time.second() as u8,
     )
     .ok()
 }
