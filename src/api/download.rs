@@ -31,7 +31,7 @@ const CHUNK_BYTES: u64 = 256 * 1024;
     params(("Range" = Option<String>, Header, description = "Which bytes, such as `bytes=0-99`."), ("If-Range" = Option<String>, Header, description = "The ETag or date that the range is of use for."), ("If-None-Match" = Option<String>, Header, description = "The ETag of what the client has.")),
     responses((
             status = 200, description = "The whole file. Its type is guessed from its name.",
-            content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "*/*")),
+            content((openapi::RawBytes = "application/octet-stream"), (openapi::FileOfAnyType = "*/*")),
             headers(
                 ("Accept-Ranges" = String, description = "`bytes`"),
                 ("Content-Disposition" = String, description = "The file's name, as an attachment (RFC 6266)."),
@@ -41,7 +41,7 @@ const CHUNK_BYTES: u64 = 256 * 1024;
         ),
         (
             status = 206, description = "The range.",
-            content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "*/*")),
+            content((openapi::RawBytes = "application/octet-stream"), (openapi::FileOfAnyType = "*/*")),
             headers(("Content-Range" = String, description = "Which bytes of how many these are."))
         ),
         (status = 304, description = "The client has it.")),

@@ -23,8 +23,8 @@ use super::query::Parameters;
     operation_id = "show_file",
     tag = "files",
     params(("sandbox_id" = Option<String>, Query, description = "The sandbox."), ("sandbox_name" = Option<String>, Query, description = "Or its name, where one live sandbox has that."), ("file_path" = String, Query, description = "Path of the file; it may begin with `/app/results/` or `/home/user/`."), ("Range" = Option<String>, Header, description = "Which bytes, such as `bytes=0-99`."), ("If-None-Match" = Option<String>, Header, description = "The ETag of what the client has.")),
-    responses((status = 200, description = "The file. Its type is guessed from its name.", content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "*/*"))),
-        (status = 206, description = "The range.", content((openapi::RawBytes = "application/octet-stream"), (openapi::RawBytes = "*/*"))),
+    responses((status = 200, description = "The file. Its type is guessed from its name.", content((openapi::RawBytes = "application/octet-stream"), (openapi::FileOfAnyType = "*/*"))),
+        (status = 206, description = "The range.", content((openapi::RawBytes = "application/octet-stream"), (openapi::FileOfAnyType = "*/*"))),
         (status = 304, description = "The client has it.")),
     extensions(("x-errors" = json!(["bad_query", "invalid_field", "files", "sandbox_not_found", "sandbox_closing", "sandbox_gone", "ambiguous_name", "range_not_satisfiable", "file_changed_since"]))),
 )]

@@ -60,13 +60,15 @@ fn schemathesis() -> PathBuf {
 fn made_up_requests_are_answered_as_described() {
     let seconds = std::env::var("FUZZ_SECONDS").ok();
     let seconds = seconds.map_or(SECONDS, |s| s.parse().expect("FUZZ_SECONDS is a number"));
+    let seed = std::env::var("FUZZ_SEED").unwrap_or_else(|_| "1".to_owned());
     let schemathesis = schemathesis();
     let service = Service::with_config(SMALL);
     let address = format!("http://{}", service.address);
     let mut fuzz = Command::new(schemathesis);
-    fuzz.args(["--no-color", "run"])
+    fuzz.arg(format!("--config-file={CLIENTS}/fuzz.toml"))
+        .args(["--no-color", "run"])
         .arg(format!("{address}/openapi.json"))
-        .args(["--seed", "1", "--workers", "1", "--no-shrink"])
+        .args(["--seed", &seed, "--workers", "1", "--no-shrink"])
         .args(["--max-time", &seconds.to_string()])
         .args(["--request-timeout", "20", "--generation-database", "none"])
         // Its answer has no end.

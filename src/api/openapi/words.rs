@@ -191,6 +191,13 @@ pub(crate) struct Health {
 #[allow(dead_code, reason = "described, never made")]
 pub(crate) struct RawBytes(Vec<u8>);
 
+/// A file under the type that its name tells. A client that decodes by type may get any value of it:
+/// a file of JSON may hold a number.
+#[derive(ToSchema)]
+#[schema(value_type = Value)]
+#[allow(dead_code, reason = "described, never made")]
+pub(crate) struct FileOfAnyType(Vec<u8>);
+
 /// A form with files.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "described, never made")]
