@@ -33,6 +33,8 @@ class Kernel:
         self.channel = None
         self.checkpoints = Checkpoints()
         self.told_checkpoint = None
+        # How many directories the import system knew when user code began.
+        self.finders_of_base = sys.maxsize
         self.interrupts = Interrupts()
         self.streams = streams.Streams()
         self.shell = shell.make()
@@ -40,6 +42,9 @@ class Kernel:
         imports.watch("multiprocessing.spawn", spawning.install)
         # A crash in C prints where Python was, on descriptor 2, before the signal ends the process.
         faulthandler.enable(2)
+        # Scripts find their data beside `__file__`. Not a global of `__main__`: multiprocessing would
+        # take it for a file that a spawned child can run.
+        builtins.__file__ = os.path.join(lockdown.HOME, "main.py")
         builtins.input = stdin.ask
         getpass.getpass = stdin.ask_secret
         os.system = commands.system
@@ -56,13 +61,14 @@ class Kernel:
         self.finders_of_base = len(sys.path_importer_cache)
         self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)
-        # Scripts find their data beside `__file__`. Not a global of `__main__`: multiprocessing would
-        # take it for a file that a spawned child can run.
-        builtins.__file__ = os.path.join(lockdown.HOME, "main.py")
         self.streams.copies.update({1: plan.stdout, 2: plan.stderr})
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         self.checkpoints.begin(plan)
         self.tell({"type": "ready"})
+        self.obey()
+
+    def obey(self):
+        """Does what it is asked for, until the other end is closed."""
         while (message := self.channel.receive()) is not None:
             if message["type"] == "execute":
                 self.execute_restorably(message)

@@ -323,7 +323,11 @@ def make():
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
     config.InteractiveShell.colors = "nocolor"
-    return Shell.instance(config=config)
+    shell = Shell.instance(config=config)
+    # IPython puts its builtins there for each execution and takes them away after it, and whenever names
+    # of builtins come or go, all code has to look up its own anew. Here they stay.
+    shell.builtin_trap.__enter__()
+    return shell
 
 
 def _run_without_loop(coroutine):

@@ -1,16 +1,21 @@
 """What the zygote does so that kernels need not: imports, and one rehearsal of everything."""
 
+import asyncio
+import contextlib
 import fcntl
 import glob
 import importlib
+import json
 import linecache
 import os
 import shutil
 import signal
+import socket
 import sys
 import types
 
-from _sandcell import execution, figures, files, lockdown, reseed, structured
+from _sandcell import execution, figures, reseed, sharing, structured
+from _sandcell.channel import Channel
 
 # Where the mirror keeps matplotlib's settings and its list of fonts.
 MATPLOTLIB = "/opt/sandcell/matplotlib"
@@ -36,6 +41,13 @@ _REHEARSAL_OF = {
                           "fig, ax = plt.subplots()\nax.bar(['a', 'b'], [1, 2])"),
 }
 
+_CONVERSATION = ("print(1+1)", "x = [1, 2, 3]\nx")
+_REQUEST = {"type": "execute", "restore": "never", "env": {}, "memory_bytes": 0, "max_files": 1,
+            "max_result_bytes": 65536, "max_traceback_bytes": 65536}
+_TIMES = 8
+# What a child runs before its first execution.
+_RUN_IN_FORKS = {"__main__", "_sandcell.lockdown", "_sandcell.reseed", "_sandcell.checkpoints"}
+
 
 class _Discard:
     """Takes the place of an Execution: formats, encodes, sends nothing."""
@@ -58,14 +70,13 @@ def up(kernel, preload):
     # pandas and others decide at import whether they are in a terminal: by get_ipython() and an
     # attribute that notebooks have. We are as wide as a notebook.
     shell.kernel = types.SimpleNamespace()
-    with shell.builtin_trap:
-        for name in preload:
-            try:
-                importlib.import_module(name)
-            except BaseException as error:  # SystemExit too
-                failed.append(f"{name}: {type(error).__name__}: {error}")
-        if "matplotlib.pyplot" in sys.modules:
-            structured.preload()
+    for name in preload:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # SystemExit too
+            failed.append(f"{name}: {type(error).__name__}: {error}")
+    if "matplotlib.pyplot" in sys.modules:
+        structured.preload()
     _rehearse(kernel)
     reseed.bind()
     return failed
@@ -88,36 +99,64 @@ def _rehearse(kernel):
         if module in sys.modules:
             snippets += more
     snippets += _REHEARSAL
-    _run_unseen(kernel, snippets)
+    with _silence():
+        for code in snippets:
+            error = kernel.run(_Discard(), {"env": {}, "code": code})
+            if error is not None:
+                kernel.describe(error, 65536)
     if shell.loop is not None:
         shell.loop.close()
         shell.loop = None
-    import asyncio
     asyncio.set_event_loop(None)
     _forget(shell)
+    sharing.gather_code(lambda: _converse(kernel), _RUN_IN_FORKS)
+    # Often enough for the interpreter to specialize what the copies are made of.
+    for _ in range(_TIMES):
+        _converse(kernel)
     figures.forget()
     # An execution leaves signals blocked, as a kernel wants them while it waits.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def touch(kernel):
-    """One small execution in a kernel that waits in a pool, so that the first real one finds the
-    pages that it writes copied already."""
-    _run_unseen(kernel, ("print(end='')\n1+1",))
-    files.Snapshot(lockdown.HOME)
+    """Some small executions in a kernel that waits in a pool, so that the first real one finds the pages
+    that it writes copied already."""
+    _converse(kernel)
+
+
+def _converse(kernel):
+    """Executions that come and are answered as real ones are, and leave nothing behind."""
+    ours, theirs = socket.socketpair()
+    pipes = kernel.streams.copies
+    kept = kernel.channel, kernel.checkpoints.current, kernel.told_checkpoint, dict(pipes)
+    kernel.channel = Channel(ours.detach())
+    for number, code in enumerate(_CONVERSATION):
+        frame = json.dumps(_REQUEST | {"id": number, "code": code}).encode()
+        theirs.sendall(len(frame).to_bytes(4, "big") + frame)
+    theirs.shutdown(socket.SHUT_WR)
+    kernel.interrupts.hold()
+    try:
+        with _silence() as out:
+            pipes.update({1: out, 2: out})
+            kernel.obey()
+    finally:
+        theirs.close()
+        kernel.channel.socket.close()
+        pipes.clear()
+        kernel.channel, kernel.checkpoints.current, kernel.told_checkpoint, before = kept
+        pipes.update(before)
     _forget(kernel.shell)
 
 
-def _run_unseen(kernel, snippets):
+@contextlib.contextmanager
+def _silence():
+    """Descriptors 1 and 2 lead nowhere for a while; gives one that does."""
     out = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     kept = [(fd, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)) for fd in (1, 2)]
     for fd, _ in kept:
         os.dup2(out, fd)
     try:
-        for code in snippets:
-            error = kernel.run(_Discard(), {"env": {}, "code": code})
-            if error is not None:
-                kernel.describe(error, 65536)
+        yield out
     finally:
         for fd, copy in kept:
             os.dup2(copy, fd)
