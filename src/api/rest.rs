@@ -121,7 +121,7 @@ async fn health() -> Json<Value> {
     tag = "sandboxes",
     request_body(content = CreateRequest, description = "May be left out."),
     responses((status = 200, description = "The sandbox, ready.", body = Created)),
-    extensions(("x-errors" = json!(["mirror_not_found", "mirror_building", "mirror_failed", "gpu_unavailable", "gpus_disabled", "gpus_in_use", "too_many_sandboxes", "too_many_sandboxes_of_key", "stopping"]))),
+    extensions(("x-errors" = json!(["mirror_not_found", "mirror_building", "mirror_failed", "gpu_unavailable", "gpus_disabled", "gpus_in_use", "too_many_sandboxes", "too_many_sandboxes_of_key", "host_exhausted", "stopping"]))),
 )]
 async fn create(
     Caller(app): Caller,

@@ -231,7 +231,8 @@ fn create_kept(dir: &Path, name: &str) -> Result<std::fs::File, String> {
 fn exit_status(name: &str, value: &str, traceback: &str) -> u8 {
     if name == "SystemExit" {
         return match value.trim() {
-            "" | "None" => 0,
+            "" | "None" | "False" => 0,
+            "True" => 1,
             text => text.parse::<i64>().map_or_else(
                 |_| {
                     eprintln!("{text}");

@@ -39,6 +39,19 @@ impl Error {
         move |source| Self::Step { step, source }
     }
 
+    /// What the host has no more of, where that is why.
+    pub fn exhausted(&self) -> Option<&'static str> {
+        let (Self::Step { source, .. } | Self::Path { source, .. }) = self else {
+            return None;
+        };
+        match source.raw_os_error()? {
+            libc::EMFILE => Some("open files of the service (RLIMIT_NOFILE)"),
+            libc::ENFILE => Some("open files (fs.file-max)"),
+            libc::ENOMEM => Some("memory"),
+            _ => None,
+        }
+    }
+
     /// For `map_err`: attaches the step and the path.
     pub fn path(step: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

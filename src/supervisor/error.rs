@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::gone::End;
+use crate::isolation;
 
 /// What went wrong, as a client can act on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +87,26 @@ impl Error {
                 "too_many_processes",
                 "the sandbox has as many processes as it may (processes); end some or close it",
             )
+        }
+    }
+
+    /// No sandbox could be made: the host has no room for another, or we failed.
+    pub fn not_created(error: &isolation::Error) -> Self {
+        tracing::error!("failed to create a sandbox: {error}");
+        match error.exhausted() {
+            Some(what) => Self {
+                retry_after_seconds: Some(super::RETRY_AFTER_SECONDS),
+                ..Self::new(
+                    ErrorKind::Unavailable,
+                    "host_exhausted",
+                    format!("the host is out of {what}; close a sandbox"),
+                )
+            },
+            None => Self::new(
+                ErrorKind::Internal,
+                "create_failed",
+                "no sandbox could be created; the service's log says why",
+            ),
         }
     }
 

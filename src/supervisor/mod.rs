@@ -266,14 +266,8 @@ impl Supervisor {
             }
             plan.gpus = Some(lease);
         }
-        let sandbox = self.obtain(&site, &plan).await.map_err(|e| {
-            tracing::error!("failed to create a sandbox: {e}");
-            Error::new(
-                ErrorKind::Internal,
-                "create_failed",
-                "no sandbox could be created; the service's log says why",
-            )
-        })?;
+        let made = self.obtain(&site, &plan).await;
+        let sandbox = made.map_err(|e| Error::not_created(&e))?;
         self.inner
             .registry
             .lock()

@@ -5,6 +5,7 @@ mod fixture;
 
 mod cycles;
 mod death;
+mod exhaustion;
 mod expiry;
 mod logging;
 mod notify;

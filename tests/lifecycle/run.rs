@@ -90,6 +90,8 @@ fn the_exit_status_is_the_script_s() {
     for (code, status) in [
         ("import sys; sys.exit(3)", 3),
         ("import sys; sys.exit()", 0),
+        ("import sys; sys.exit(False)", 0),
+        ("import sys; sys.exit(True)", 1),
         ("raise SystemExit('words')", 1),
         ("import os; os._exit(5)", 5),
         ("1/0", 1),
