@@ -126,8 +126,8 @@ codes! {
     bad_answer 502 "the server inside gave no proper answer";
     port_closed 502 "nothing inside listens on the port";
     port_unreachable 502 "the port could not be reached";
-    host_exhausted 503 "the host has no open files or memory left for another sandbox";
     execution_lost 503 "the sandbox was closed while the code ran";
+    host_exhausted 503 "the host has no open files or memory left for another sandbox";
     stopping 503 "the service is stopping";
     port_timeout 504 "the server inside did not answer in time";
     disk_full 507 "the sandbox's disk or its inodes are used up";
