@@ -1,4 +1,4 @@
-"""What the zygote does so that kernels need not: imports, and one rehearsal of everything."""
+"""What the zygote does so that kernels need not: imports, and rehearsals of everything."""
 
 import asyncio
 import contextlib
@@ -41,9 +41,11 @@ _REHEARSAL_OF = {
                           "fig, ax = plt.subplots()\nax.bar(['a', 'b'], [1, 2])"),
 }
 
+# What every execution goes through, from the frame that asks for it to those that answer.
 _CONVERSATION = ("print(1+1)", "x = [1, 2, 3]\nx")
 _REQUEST = {"type": "execute", "restore": "never", "env": {}, "memory_bytes": 0, "max_files": 1,
             "max_result_bytes": 65536, "max_traceback_bytes": 65536}
+# How often, for the interpreter to specialize the instructions on that way (PEP 659).
 _TIMES = 8
 # What a child runs before its first execution.
 _RUN_IN_FORKS = {"__main__", "_sandcell.lockdown", "_sandcell.reseed", "_sandcell.checkpoints"}
@@ -110,7 +112,6 @@ def _rehearse(kernel):
     asyncio.set_event_loop(None)
     _forget(shell)
     sharing.gather_code(lambda: _converse(kernel), _RUN_IN_FORKS)
-    # Often enough for the interpreter to specialize what the copies are made of.
     for _ in range(_TIMES):
         _converse(kernel)
     figures.forget()

@@ -128,10 +128,12 @@ impl Nursery {
         fds.extend(joins.iter().map(AsFd::as_fd));
         let pidfd = self.ask(NurseryVerb::Sandbox(spec), &fds).await?;
         drop(theirs);
-        Ok(StartingInit {
-            channel: Channel::new(ours).context("watch init")?,
-            process: Process::new(pidfd)?,
-        })
+        let channel = Channel::new(ours).context("watch init")?;
+        match Process::new(pidfd) {
+            Ok(process) => Ok(StartingInit { channel, process }),
+            // It may have ended already, and then it has said why.
+            Err(unseen) => Err(set_up(&channel).await.err().unwrap_or(unseen)),
+        }
     }
 
     /// May be given up at any point: ids keep a late answer from passing for the next one.
@@ -273,16 +275,7 @@ impl StartingInit {
 
     /// Waits until the sandbox is set up and init has locked itself down.
     pub async fn ready(&self) -> Result<(), Error> {
-        let first = timeout(SETUP_TIMEOUT, self.channel.receive())
-            .await
-            .map_err(|_| Error::Refused("init does not answer".into()))?
-            .context("hear from init")?
-            .ok_or_else(|| Error::Refused("init died in its set-up".into()))?;
-        match first.decode().context("read init's answer")? {
-            Reply::Ok {} => Ok(()),
-            Reply::Failed { detail, .. } => Err(Error::Refused(detail)),
-            other => Err(Error::Refused(format!("init said {other:?}"))),
-        }
+        set_up(&self.channel).await
     }
 
     /// Init, once it was ready.
@@ -293,6 +286,20 @@ impl StartingInit {
             process: self.process,
             namespaces,
         })
+    }
+}
+
+/// How an init says that its set-up went.
+async fn set_up(init: &Channel) -> Result<(), Error> {
+    let first = timeout(SETUP_TIMEOUT, init.receive())
+        .await
+        .map_err(|_| Error::Refused("init does not answer".into()))?
+        .context("hear from init")?
+        .ok_or_else(|| Error::Refused("init died in its set-up".into()))?;
+    match first.decode().context("read init's answer")? {
+        Reply::Ok {} => Ok(()),
+        Reply::Failed { detail, .. } => Err(Error::Refused(detail)),
+        other => Err(Error::Refused(format!("init said {other:?}"))),
     }
 }
 

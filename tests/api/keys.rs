@@ -581,6 +581,24 @@ fn a_session_is_of_use_with_its_own_key_only() {
 
 // -- the configuration
 
+/// `MAX_SESSIONS_OF_KEY` of `src/api/mcp/sessions.rs`.
+const SESSIONS_OF_KEY: usize = 256;
+
+#[test]
+fn too_many_sessions_of_one_key_end_only_its_own() {
+    let service = Service::with_config(KEYS);
+    let of_another = Session::open(&service, TWO);
+    let first = Session::open(&service, ONE);
+    let second = Session::open(&service, ONE);
+    for _ in 1..SESSIONS_OF_KEY {
+        Session::open(&service, ONE);
+    }
+    let ping = json!({ "jsonrpc": "2.0", "id": 2, "method": "ping", "params": {} });
+    assert_eq!(first.send(ONE, "POST", &ping).status, 404);
+    assert_eq!(second.ask(ONE, "ping", &json!({}))["result"], json!({}));
+    assert_eq!(of_another.ask(TWO, "ping", &json!({}))["result"], json!({}));
+}
+
 #[test]
 fn a_key_may_be_in_a_file_and_is_in_no_log() {
     let dir = temp_dir();

@@ -151,9 +151,11 @@ fn hosts_origins_and_defaults_of_sandboxes_change_and_an_address_does_not() {
     let new = service.create();
     assert_eq!(policy(&new)["allow"], json!(["a.example"]));
     let wish = json!({ "lease_seconds": 101 });
-    service
-        .post_json("/sandbox/create", &wish)
-        .refused_field("lease_seconds");
+    for path in ["/sandbox/create", &old.path("renew")] {
+        service
+            .post_json(path, &wish)
+            .refused_field("lease_seconds");
+    }
     service
         .post_json("/sandbox/create", &json!({}))
         .refused(429, "too_many_sandboxes");
