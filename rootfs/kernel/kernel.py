@@ -79,7 +79,7 @@ class Kernel:
             elif message["type"] == "branch":
                 self.branch(message, self.channel.take_descriptors())
             elif message["type"] == "rehearse":
-                warm.touch(self)
+                warm.converse(self)
 
     def tell(self, frame):
         with self.channel.lock:

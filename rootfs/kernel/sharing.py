@@ -138,18 +138,18 @@ def _carry_interpreter():
     """Has forks copy what is mapped of the interpreter's and libc's code. Of a mapping in which nothing
     was ever written a fork copies nothing (vma_needs_copy, mm/memory.c, Linux 5.13), and a kernel would map
     it anew, 16 pages at a time."""
-    wanted = {os.path.realpath(sys.executable)}
-    with open("/proc/self/mem", "r+b", buffering=0) as memory:
-        for mapping in _mappings():
-            if mapping.access != "r-xp" or not (
-                    mapping.path in wanted or os.path.basename(mapping.path).startswith("libc.so")):
-                continue
-            try:
-                # What was there: only that it was written counts. This may write to code (proc_pid_mem(5)).
-                first = os.pread(memory.fileno(), 1, mapping.start)
-                os.pwrite(memory.fileno(), first, mapping.start)
-            except OSError:
-                pass  # forbidden by proc_mem.force_override
+    interpreter = os.path.realpath(sys.executable)
+    try:
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            for mapping in _mappings():
+                of_libc = os.path.basename(mapping.path).startswith("libc.so")
+                if mapping.access == "r-xp" and (of_libc or mapping.path == interpreter):
+                    # What was there: only that it was written counts. This may write to code
+                    # (proc_pid_mem(5)).
+                    first = os.pread(memory.fileno(), 1, mapping.start)
+                    os.pwrite(memory.fileno(), first, mapping.start)
+    except OSError:
+        pass  # forbidden, by proc_mem.force_override say: kernels map it anew
 
 
 def _mappings():

@@ -5,7 +5,6 @@ import contextlib
 import fcntl
 import glob
 import importlib
-import json
 import linecache
 import os
 import shutil
@@ -15,7 +14,7 @@ import sys
 import types
 
 from _sandcell import execution, figures, reseed, sharing, structured
-from _sandcell.channel import Channel
+from _sandcell.channel import Channel, encode
 
 # Where the mirror keeps matplotlib's settings and its list of fonts.
 MATPLOTLIB = "/opt/sandcell/matplotlib"
@@ -110,39 +109,32 @@ def _rehearse(kernel):
         shell.loop.close()
         shell.loop = None
     asyncio.set_event_loop(None)
-    _forget(shell)
-    sharing.gather_code(lambda: _converse(kernel), _RUN_IN_FORKS)
+    sharing.gather_code(lambda: converse(kernel), _RUN_IN_FORKS)
     for _ in range(_TIMES):
-        _converse(kernel)
+        converse(kernel)
     figures.forget()
     # An execution leaves signals blocked, as a kernel wants them while it waits.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def touch(kernel):
-    """Some small executions in a kernel that waits in a pool, so that the first real one finds the pages
-    that it writes copied already."""
-    _converse(kernel)
-
-
-def _converse(kernel):
-    """Executions that come and are answered as real ones are, and leave nothing behind."""
-    ours, theirs = socket.socketpair()
+def converse(kernel):
+    """Executions that come and are answered as real ones are, and leave nothing behind. In a kernel that
+    waits in a pool too: the first real one then finds the pages that it writes copied already."""
+    ours, theirs = (Channel(end.detach()) for end in socket.socketpair())
     pipes = kernel.streams.copies
     kept = kernel.channel, kernel.checkpoints.current, kernel.told_checkpoint, dict(pipes)
-    kernel.channel = Channel(ours.detach())
+    kernel.channel = ours
     for number, code in enumerate(_CONVERSATION):
-        frame = json.dumps(_REQUEST | {"id": number, "code": code}).encode()
-        theirs.sendall(len(frame).to_bytes(4, "big") + frame)
-    theirs.shutdown(socket.SHUT_WR)
+        theirs.write(encode(_REQUEST | {"id": number, "code": code}))
+    theirs.socket.shutdown(socket.SHUT_WR)
     kernel.interrupts.hold()
     try:
         with _silence() as out:
             pipes.update({1: out, 2: out})
             kernel.obey()
     finally:
-        theirs.close()
-        kernel.channel.socket.close()
+        theirs.socket.close()
+        ours.socket.close()
         pipes.clear()
         kernel.channel, kernel.checkpoints.current, kernel.told_checkpoint, before = kept
         pipes.update(before)

@@ -291,16 +291,21 @@ impl StartingInit {
 
 /// How an init says that its set-up went.
 async fn set_up(init: &Channel) -> Result<(), Error> {
-    let first = timeout(SETUP_TIMEOUT, init.receive())
-        .await
-        .map_err(|_| Error::Refused("init does not answer".into()))?
-        .context("hear from init")?
-        .ok_or_else(|| Error::Refused("init died in its set-up".into()))?;
+    let first = hear(init).await?;
+    let first = first.ok_or_else(|| Error::Refused("init died in its set-up".into()))?;
     match first.decode().context("read init's answer")? {
         Reply::Ok {} => Ok(()),
         Reply::Failed { detail, .. } => Err(Error::Refused(detail)),
         other => Err(Error::Refused(format!("init said {other:?}"))),
     }
+}
+
+/// What an init says next, `None` where it is gone.
+async fn hear(init: &Channel) -> Result<Option<Packet>, Error> {
+    timeout(SETUP_TIMEOUT, init.receive())
+        .await
+        .map_err(|_| Error::Refused("init does not answer".into()))?
+        .context("hear from init")
 }
 
 /// A sandbox's init.
@@ -338,10 +343,7 @@ impl Init {
     /// come; false for one that has ended meanwhile.
     pub async fn signal(&self, pid: i32, signal: i32) -> Result<bool, Error> {
         let reply = self.request(&ToInit::Signal { pid, signal }, &[]).await?;
-        let answer = timeout(SETUP_TIMEOUT, reply.receive())
-            .await
-            .map_err(|_| Error::Refused("init does not answer".into()))?
-            .context("hear from init")?;
+        let answer = hear(&reply).await?;
         let answer = answer.map(|packet| packet.decode()).transpose();
         Ok(matches!(
             answer.context("read init's answer")?,
@@ -361,11 +363,8 @@ impl Init {
     /// `None` when user code has that port.
     pub async fn listen(&self) -> Result<Option<OwnedFd>, Error> {
         let reply = self.request(&ToInit::Listen {}, &[]).await?;
-        let answer = timeout(SETUP_TIMEOUT, reply.receive())
-            .await
-            .map_err(|_| Error::Refused("init does not answer".into()))?
-            .context("hear from init")?
-            .ok_or_else(|| Error::Refused("init died".into()))?;
+        let answer = hear(&reply).await?;
+        let answer = answer.ok_or_else(|| Error::Refused("init died".into()))?;
         match answer.decode().context("read init's answer")? {
             Reply::Ok {} => Ok(answer.fds.into_iter().next()),
             Reply::Failed { code, .. } if code == PORT_IN_USE => Ok(None),

@@ -579,8 +579,6 @@ fn a_session_is_of_use_with_its_own_key_only() {
     assert_eq!(session.send(ONE, "POST", &list).status, 404);
 }
 
-// -- the configuration
-
 /// `MAX_SESSIONS_OF_KEY` of `src/api/mcp/sessions.rs`.
 const SESSIONS_OF_KEY: usize = 256;
 
@@ -598,6 +596,8 @@ fn too_many_sessions_of_one_key_end_only_its_own() {
     assert_eq!(second.ask(ONE, "ping", &json!({}))["result"], json!({}));
     assert_eq!(of_another.ask(TWO, "ping", &json!({}))["result"], json!({}));
 }
+
+// -- the configuration
 
 #[test]
 fn a_key_may_be_in_a_file_and_is_in_no_log() {
