@@ -75,9 +75,9 @@ class Execution:
         self._send(encode({"type": "error", "id": self.id, "name": name, "value": value,
                            "traceback": traceback}))
 
-    def done(self, execution_count, files, truncated, disk_full):
+    def done(self, execution_count, files, truncated, seen, disk_full):
         frame = {"type": "done", "id": self.id, "execution_count": execution_count,
-                 "disk_full": disk_full}
+                 "files_seen": seen, "disk_full": disk_full}
         payload = encode(frame | {"files": files, "files_truncated": truncated})
         while len(payload) > MAX_FRAME_BYTES:
             files = files[: len(files) // 2]

@@ -11,14 +11,15 @@ SKIPPED = "__pycache__"
 
 
 class Snapshot:
-    """Regular files below a directory: path to what tells whether a file was touched."""
+    """Regular files below a directory, where it is not None: path to what tells whether a file was
+    touched."""
 
     def __init__(self, root):
         self.files = {}
         self.complete = True
         deadline = time.monotonic() + MAX_SECONDS
         entries = 0
-        pending = [(root, "")]
+        pending = [(root, "")] if root is not None else []
         while pending:
             path, prefix = pending.pop()
             try:

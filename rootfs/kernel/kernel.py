@@ -162,7 +162,8 @@ class Kernel:
         self.interrupts.forget()
         stay_somewhere()
         execution.started(count)
-        before = files.Snapshot(lockdown.HOME)
+        home = lockdown.HOME if request["look_at_files"] else None
+        before = files.Snapshot(home)
         self.look_again_for_modules()
         saved = {name: os.environ.get(name) for name in request["env"]}
 
@@ -174,9 +175,10 @@ class Kernel:
         if error is not None:
             execution.error(*self.describe(error, execution.max_traceback_bytes))
         self.streams.flush()
-        changed, truncated = files.changes(before, files.Snapshot(lockdown.HOME),
-                                           execution.max_files)
-        execution.done(count, changed, truncated, files.is_full(lockdown.HOME, error))
+        after = files.Snapshot(home)
+        changed, truncated = files.changes(before, after, execution.max_files)
+        execution.done(count, changed, truncated, len(after.files),
+                       files.is_full(lockdown.HOME, error))
 
     def look_again_for_modules(self):
         """A module may have been uploaded a moment after its directory was last looked at, and the

@@ -43,7 +43,7 @@ _REHEARSAL_OF = {
 # What every execution goes through, from the frame that asks for it to those that answer.
 _CONVERSATION = ("print(1+1)", "x = [1, 2, 3]\nx")
 _REQUEST = {"type": "execute", "restore": "never", "env": {}, "memory_bytes": 0, "max_files": 1,
-            "max_result_bytes": 65536, "max_traceback_bytes": 65536}
+            "look_at_files": True, "max_result_bytes": 65536, "max_traceback_bytes": 65536}
 # How often, for the interpreter to specialize the instructions on that way (PEP 659).
 _TIMES = 8
 # What a child runs before its first execution.

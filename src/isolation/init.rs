@@ -363,7 +363,9 @@ impl Init<'_> {
         sys::ignore_signal(libc::SIGXFSZ, true);
         let dropped = self.root().drop_identity(&self.limits())?;
         let content = match work {
-            FileWork::Watch { .. } => Some(filework::watch_instance().context(WATCH)?),
+            FileWork::Watch { .. } | FileWork::Journal(_) => {
+                Some(filework::watch_instance().context(WATCH)?)
+            }
             _ => content,
         };
         Ok((dropped.seal(self.filters())?, content))

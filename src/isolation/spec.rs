@@ -253,6 +253,31 @@ pub enum FileWork {
         /// Folders that are watched at most.
         max_directories: usize,
     },
+    /// Looks at all regular files of the working directory but hidden ones: [`Reply::Ok`] when it has,
+    /// then [`Reply::Differences`] for each packet that comes, until the reply socket is closed.
+    Journal(JournalLimits),
+}
+
+/// How much [`FileWork::Journal`] sees; of more it refuses to keep one.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct JournalLimits {
+    /// Regular files.
+    pub files: usize,
+    /// Directories, each of which is a watch of the host's.
+    pub directories: usize,
+    /// Differences that are told at once.
+    pub differences: usize,
+}
+
+/// A file that is not as it was.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FileDifference {
+    /// Raw bytes, relative to the working directory.
+    pub path: Vec<u8>,
+    /// False where it is new.
+    pub was_there: bool,
+    /// Its bytes; `None` where it has gone.
+    pub size: Option<u64>,
 }
 
 /// Form of an archive.
@@ -389,6 +414,13 @@ pub enum Reply {
         changes: Vec<TreeChange>,
         /// Others happened that could not be told.
         missed: bool,
+    },
+    /// What is not as it was when this was last asked, sorted by path.
+    Differences {
+        /// Some of it.
+        differences: Vec<FileDifference>,
+        /// Set in the last packet: whether some could not be told.
+        left_out: Option<bool>,
     },
     /// A program is about to be executed: nothing of it can fail any more but the execution itself.
     /// Where it gets a terminal, the controlling side of it comes with the packet; where it runs apart,

@@ -63,6 +63,8 @@ pub struct Request<'a> {
     pub traceback_bytes: usize,
     /// File changes that are reported.
     pub files: usize,
+    /// Whether the kernel looks for them.
+    pub look_at_files: bool,
     /// Whether variables are to outlive the kernel.
     pub restore: Restore,
     /// The sandbox's memory limit.
@@ -84,6 +86,8 @@ pub struct Finish {
     pub files: Vec<FileChange>,
     /// There were more.
     pub files_truncated: bool,
+    /// Files that the kernel looked at, in its own words.
+    pub files_seen: u64,
     /// What was written to descriptor 1.
     pub stdout: Written,
     /// Likewise, descriptor 2.
@@ -182,6 +186,7 @@ pub async fn run(
         execution_count: run.execution_count,
         files: Vec::new(),
         files_truncated: false,
+        files_seen: 0,
         stdout: Written::default(),
         stderr: Written::default(),
         results_dropped: run.results_dropped,
@@ -194,8 +199,10 @@ pub async fn run(
             reason,
             files,
             files_truncated,
+            files_seen,
             disk_full,
         } => {
+            finish.files_seen = files_seen;
             finish.disk_full = disk_full;
             finish.ending = match reason {
                 Some(reason) => reason.ending(),
@@ -269,6 +276,7 @@ enum End {
         reason: Option<Reason>,
         files: Vec<FileChange>,
         files_truncated: bool,
+        files_seen: u64,
         disk_full: bool,
     },
     Killed(Reason),
@@ -291,6 +299,7 @@ impl Run<'_> {
             max_result_bytes: self.request.result_bytes,
             max_traceback_bytes: self.request.traceback_bytes,
             max_files: self.request.files,
+            look_at_files: self.request.look_at_files,
             restore: self.request.restore,
             memory_bytes: self.request.memory_bytes,
         };
@@ -364,14 +373,14 @@ impl Run<'_> {
                         continue;
                     }
                     if let FromKernel::Done {
-                        execution_count, files, files_truncated, disk_full, ..
+                        execution_count, files, files_truncated, files_seen, disk_full, ..
                     } = frame {
                         self.execution_count = execution_count;
                         let reason = match phase {
                             Phase::Running => None,
                             Phase::Interrupting { reason, .. } => Some(reason),
                         };
-                        return End::Done { reason, files, files_truncated, disk_full };
+                        return End::Done { reason, files, files_truncated, files_seen, disk_full };
                     }
                     self.take(frame, kernel, tell_until).await;
                 }

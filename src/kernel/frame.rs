@@ -57,6 +57,7 @@ struct Fields<'a> {
     #[serde(borrow)]
     files: Option<&'a RawValue>,
     files_truncated: Option<bool>,
+    files_seen: Option<u64>,
     disk_full: Option<bool>,
     pid: Option<i32>,
     #[serde(borrow)]
@@ -125,6 +126,7 @@ impl Fields<'_> {
                     execution_count: required(self.execution_count, "execution_count")?,
                     files,
                     files_truncated: files_truncated || self.files_truncated.unwrap_or_default(),
+                    files_seen: self.files_seen.unwrap_or_default(),
                     disk_full: self.disk_full.unwrap_or_default(),
                 }
             }

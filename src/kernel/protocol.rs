@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.
@@ -170,6 +170,8 @@ pub enum ToKernel<'a> {
         max_traceback_bytes: usize,
         /// File changes that are reported at most.
         max_files: usize,
+        /// Whether to look for them: another process may do that (`src/isolation/filework/journal.rs`).
+        look_at_files: bool,
         /// Whether the kernel keeps checkpoints of itself.
         restore: Restore,
         /// The sandbox's memory limit, by which [`Restore::Auto`] decides.
@@ -308,6 +310,8 @@ pub enum FromKernel {
         files: Vec<FileChange>,
         /// More changes happened than `max_files`.
         files_truncated: bool,
+        /// Files that there are, as far as it has looked.
+        files_seen: u64,
         /// No room for files was left at the end, or the execution ended for want of some.
         disk_full: bool,
     },

@@ -234,6 +234,7 @@ impl Context {
             END_TIME
         };
         tell_end(&events, Ended { usage, ..ended }, longest).await;
+        sandbox.journal.start_if_due(sandbox).await;
         if kernel_gone
             && !sandbox.is_closing()
             && !self.is_deleted()
@@ -291,6 +292,7 @@ impl Context {
     ) -> Ended {
         let limits = &sandbox.host.config.limits;
         let env = sandbox.execution_env(&self.env, &spec.env);
+        let turn = sandbox.journal.begin(sandbox).await;
         let request = Request {
             code: &spec.code,
             env: &env,
@@ -305,6 +307,7 @@ impl Context {
             result_bytes: limits.result_bytes,
             traceback_bytes: limits.traceback_bytes,
             files: limits.files,
+            look_at_files: turn.is_none(),
             restore: spec.restore,
             memory_bytes: sandbox.memory_bytes(),
         };
@@ -321,6 +324,12 @@ impl Context {
             () = running.is_stuck() => return no_kernel(Ending::Interrupted),
         };
         (finish.stdout.saved, finish.stderr.saved) = saved;
+        if let Some(turn) = turn {
+            let told = sandbox.journal.end(sandbox, turn, limits.files).await;
+            (finish.files, finish.files_truncated) = told;
+        } else {
+            sandbox.journal.note_files(finish.files_seen);
+        }
         if finish.execution_count > 0 {
             self.execution_count
                 .store(finish.execution_count, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use axum::body::Body;
 use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 
-use super::files::Watches;
+use super::files::{Journals, Watches};
 use super::realm::Realm;
 use crate::config::Config;
 use crate::isolation::cgroup::{Layout, RUN_PREFIX, ServiceCgroup};
@@ -132,6 +132,8 @@ pub struct Host {
     pub egress: Arc<Egress>,
     /// Of files, of all sandboxes together.
     pub watches: Watches,
+    /// Likewise.
+    pub journals: Journals,
     /// Root of the base.
     pub mirror: PathBuf,
     lock: Mutex<Option<DataLock>>,
@@ -165,6 +167,7 @@ impl Host {
             ablation,
             egress,
             watches: Watches::of_all(),
+            journals: Journals::default(),
             mirror,
             lock: Mutex::new(lock),
         });

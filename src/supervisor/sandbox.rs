@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::checkpoints::Checkpoint;
 use super::context::{self, Context};
 use super::error::{Error, ErrorKind};
-use super::files::Watches;
+use super::files::{Journal, Watches};
 use super::gpus::GpuLease;
 use super::host::Host;
 use super::install::Installs;
@@ -76,6 +76,8 @@ pub struct Sandbox {
     pub(super) ports: Ports,
     /// Of its files.
     pub(super) watches: Watches,
+    /// Likewise, of executions.
+    pub(super) journal: Journal,
     pub(super) claim: Mutex<Claim>,
     /// Its lease or its idle time is another.
     pub(super) renewed: Notify,
@@ -209,6 +211,7 @@ impl Sandbox {
             installs: Installs::new(config.queue),
             ports: Ports::new(config.port_connections),
             watches: Watches::of_sandbox(),
+            journal: Journal::default(),
             renewed: Notify::new(),
             gpus,
             workspace: WorkspaceState::default(),

@@ -23,7 +23,7 @@ fn send(sandbox: &Sandbox<'_>, method: &str, verb: &str) -> Answer {
 
 /// Creates a context; gives its id.
 #[track_caller]
-fn create(sandbox: &Sandbox<'_>, spec: &Value) -> String {
+pub fn create(sandbox: &Sandbox<'_>, spec: &Value) -> String {
     let path = sandbox.path("contexts");
     let created = sandbox.service.post_json(&path, spec).ok().json();
     created["context_id"].as_str().expect("an id").to_owned()

@@ -18,6 +18,7 @@ mod files;
 mod filetree;
 mod flows;
 mod fuzz;
+mod journal;
 mod kernel_cases;
 mod keys;
 mod lifetimes;

@@ -4,6 +4,7 @@
 //! packets of names back. Every component is opened without following links, so a link planted
 //! or swapped at any moment leads to a refusal, inside the sandbox at that.
 
+mod journal;
 mod links;
 mod list;
 pub mod name;
@@ -89,6 +90,7 @@ pub fn run(work: &FileWork, reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> 
             recursive,
             max_directories,
         } => watch::watch(path, *recursive, *max_directories, reply, content).map(|()| None),
+        FileWork::Journal(limits) => journal::keep(*limits, reply, content).map(|()| None),
     };
     let sent = match done {
         Ok(None) => channel::send_json(reply, &Reply::Ok {}, &[]),
@@ -98,7 +100,7 @@ pub fn run(work: &FileWork, reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> 
     i32::from(sent.is_err())
 }
 
-/// What [`FileWork::Watch`] reads from: made while system calls are not filtered yet.
+/// What [`FileWork::Watch`] and [`FileWork::Journal`] read from: made while system calls are not filtered yet.
 pub fn watch_instance() -> Result<OwnedFd, Errno> {
     use rustix::fs::inotify::{CreateFlags, init};
     init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)

@@ -30,6 +30,22 @@ const PACKET_BYTES: usize = 96 * 1024;
 /// Entries of new directories that are told at once; of more it is told that some are missed.
 const MAX_SCANNED: usize = 10_000;
 
+/// What a directory tells of the names in it.
+pub(super) const COME_OR_GONE: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::MOVED_TO);
+
+/// Watches a directory. By descriptor: a path could be swapped for a link.
+pub(super) fn add(instance: &OwnedFd, dir: &OwnedFd, flags: WatchFlags) -> Result<i32, Errno> {
+    rustix::process::fchdir(dir)?;
+    let flags = flags | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
+    let added = inotify::add_watch(instance, ".", flags);
+    // What somebody is in is not gone when it is removed, and its end would not be told.
+    rustix::process::chdir("/")?;
+    added
+}
+
 /// Answers [`Reply::Ok`] when it watches, then [`Reply::Changes`] until the other end is closed.
 pub(super) fn watch(
     path: &[u8],
@@ -114,26 +130,10 @@ impl Watching {
         }
     }
 
-    /// By descriptor: a path could be swapped for a link.
     fn add(&self, dir: &OwnedFd) -> Result<i32, Errno> {
-        rustix::process::fchdir(dir)?;
-        let added = self.add_here();
-        // What somebody is in is not gone when it is removed, and its end would not be told.
-        rustix::process::chdir("/")?;
-        added
-    }
-
-    fn add_here(&self) -> Result<i32, Errno> {
-        let flags = WatchFlags::CREATE
-            | WatchFlags::MODIFY
-            | WatchFlags::ATTRIB
-            | WatchFlags::DELETE
-            | WatchFlags::MOVED_FROM
-            | WatchFlags::MOVED_TO
-            | WatchFlags::DELETE_SELF
-            | WatchFlags::ONLYDIR
-            | WatchFlags::DONT_FOLLOW;
-        inotify::add_watch(&self.instance, ".", flags)
+        let flags =
+            COME_OR_GONE | WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF;
+        add(&self.instance, dir, flags)
     }
 
     /// Watches directories below one that is watched and, when `tell`, tells what is there: it came

@@ -1,6 +1,7 @@
 //! Files of a sandbox: the work is done inside, see [`crate::isolation::spec::FileWork`].
 
 mod archive;
+mod journal;
 mod tree;
 mod verbs;
 mod watch;
@@ -25,6 +26,7 @@ use crate::isolation::glob;
 use crate::isolation::init::{NO_PROCESS, NO_WATCH};
 use crate::isolation::spec::{Entry, FileWork, HOME, Listing, Reply};
 pub use archive::{Packed, Unpacking};
+pub use journal::{Journal, Journals};
 pub(super) use tree::remove;
 pub use watch::{FileWatch, TreeEvent, Watches};
 

@@ -42,14 +42,15 @@ impl Watches {
     }
 }
 
-/// Directories that one watch may see: all watches together take at most half of what the host's root
-/// may have of them (`fs.inotify.max_user_watches`, inotify(7)), which they count against as well.
-fn max_directories() -> usize {
-    let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches");
-    let most = most.ok().and_then(|text| text.trim().parse::<usize>().ok());
-    most.map_or(MAX_DIRECTORIES, |most| {
-        (most / 2 / MAX_ALL_WATCHES).min(MAX_DIRECTORIES)
-    })
+/// Directories that one watch or journal may see, `most` where the host has room: all watches together
+/// take at most half of what the host's root may have of them (`fs.inotify.max_user_watches`,
+/// inotify(7)), which they count against as well, and all journals a quarter.
+pub(super) fn max_directories(most: usize) -> usize {
+    let of_host = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches");
+    let of_host = of_host
+        .ok()
+        .and_then(|text| text.trim().parse::<usize>().ok());
+    of_host.map_or(most, |of_host| (of_host / 2 / MAX_ALL_WATCHES).min(most))
 }
 
 /// What a watch tells.
@@ -133,7 +134,7 @@ async fn begin(
     let work = FileWork::Watch {
         path: bytes,
         recursive,
-        max_directories: max_directories(),
+        max_directories: max_directories(MAX_DIRECTORIES),
     };
     let worker = Worker {
         held: Some((start(sandbox, work, None).await?, places)),
