@@ -5,6 +5,7 @@ import asyncio
 import codeop
 import os
 import sys
+import threading
 
 from IPython.core.autocall import ExitAutocall
 from IPython.core.compilerop import CachingCompiler
@@ -21,6 +22,8 @@ from _sandcell import commands, figures, structured
 
 # Displays of threads that outlive their execution, kept for the next one; the rest is dropped.
 MAX_LATE = 20
+
+_create_task = asyncio.create_task
 
 
 class Compiler(CachingCompiler):
@@ -216,6 +219,7 @@ class Shell(InteractiveShell):
             result = self._run_in_loop(coroutine)
         else:
             result = _run_without_loop(coroutine)
+            self._begin_tasks()
         # run_cell fires these, run_cell_async does not.
         self.events.trigger("post_execute")
         self.events.trigger("post_run_cell", result)
@@ -244,13 +248,27 @@ class Shell(InteractiveShell):
             return True
         return False
 
-    def _run_in_loop(self, coroutine):
+    def create_task(self, coroutine, **options):
+        """`asyncio.create_task` in code that does not await: of the loop that later code awaits in."""
+        if asyncio._get_running_loop() is None and threading.current_thread() is threading.main_thread():
+            return self._ready_loop().create_task(coroutine, **options)
+        return _create_task(coroutine, **options)
+
+    def _ready_loop(self):
         # One loop for the kernel's life, so that what one execution starts the next can await. It is
         # made here and not in the zygote: kernels would share its epoll descriptor.
         if self.loop is None or self.loop.is_closed():
             self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
-        task = self.loop.create_task(coroutine)
+        return self.loop
+
+    def _begin_tasks(self):
+        """What the code has left to the loop goes on until it waits, as when code awaits."""
+        if self.loop is not None and not self.loop.is_closed() and asyncio.all_tasks(self.loop):
+            self.loop.run_until_complete(asyncio.sleep(0))
+
+    def _run_in_loop(self, coroutine):
+        task = self._ready_loop().create_task(coroutine)
         try:
             return self.loop.run_until_complete(task)
         except KeyboardInterrupt as interrupt:
@@ -327,6 +345,7 @@ def make():
     # IPython puts its builtins there for each execution and takes them away after it, and whenever names
     # of builtins come or go, all code has to look up its own anew. Here they stay.
     shell.builtin_trap.__enter__()
+    asyncio.create_task = asyncio.tasks.create_task = shell.create_task
     return shell
 
 
