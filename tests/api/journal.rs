@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 use crate::fixture::Service;
 use crate::fixture::sandbox::Sandbox;
 
-/// In so many folders, a hundred each.
-const FOLDERS: usize = 100;
+/// Enough to look at for a while.
+const MANY_FOLDERS: usize = 100;
 
-/// A sandbox with many files, of which a journal is kept.
-fn full(service: &Service) -> Sandbox<'_> {
+/// A sandbox with folders of a hundred files each, of which a journal is kept.
+fn full(service: &Service, folders: usize) -> Sandbox<'_> {
     let sandbox = service.create();
     let made = sandbox.execute(&format!(
         "import mmap, os, shutil, time\n\
-         for folder in range({FOLDERS}):\n    \
+         for folder in range({folders}):\n    \
              os.mkdir(f'd{{folder}}')\n    \
              for file in range(100): open(f'd{{folder}}/f{{file}}', 'w').close()"
     ));
-    assert_eq!(changes(&made).len(), 100 * FOLDERS);
+    assert_eq!(changes(&made).len(), 100 * folders);
     sandbox
 }
 
@@ -42,7 +42,7 @@ fn changes(outcome: &Value) -> Vec<String> {
 #[test]
 fn changes_among_many_files_are_told_exactly() {
     let service = Service::start();
-    let sandbox = full(&service);
+    let sandbox = full(&service, MANY_FOLDERS);
     for (code, told) in [
         ("1 + 1", &[][..]),
         ("_ = open('d3/f7', 'w').write('hello')", &["~d3/f7 5"]),
@@ -129,12 +129,34 @@ fn changes_among_many_files_are_told_exactly() {
     );
 }
 
+/// Against what a look at all files before and after says.
+#[test]
+fn whatever_is_done_to_files_is_told_as_a_look_at_all_of_them_would() {
+    let service = Service::start();
+    let sandbox = full(&service, 6);
+    sandbox.stdout(include_str!("../data/churn.py"));
+    let mut all = 0;
+    for seed in 0..100 {
+        let outcome = sandbox.execute(&format!("churn({seed}, {})", 1 + seed % 20));
+        let stdout = outcome["stdout"].as_str().expect("a text");
+        let seen: Value = serde_json::from_str(stdout).unwrap_or_else(|e| panic!("{e}: {outcome}"));
+        let files = outcome["files"].as_array().expect("a list");
+        let told: Vec<Value> = files
+            .iter()
+            .map(|file| json!([file["path"], file["change"], file["size"]]))
+            .collect();
+        all += told.len();
+        assert_eq!(Value::Array(told), seen, "seed {seed}");
+    }
+    assert!(all > 1000, "{all} changes are too few to tell anything");
+}
+
 /// The cost in units of what looking at all of the files takes, which without a journal would be paid
 /// twice by each execution.
 #[test]
 fn what_changed_among_many_files_costs_less_than_to_look_at_all() {
     let service = Service::start();
-    let sandbox = full(&service);
+    let sandbox = full(&service, MANY_FOLDERS);
     let look = "begun = time.monotonic()\n\
                 for folder in os.scandir():\n    \
                     for file in os.scandir(folder): file.stat(follow_symlinks=False)\n\
@@ -162,7 +184,7 @@ fn what_changed_among_many_files_costs_less_than_to_look_at_all() {
 #[test]
 fn more_files_than_a_kernel_looks_at_are_no_limit() {
     let service = Service::start();
-    let sandbox = full(&service);
+    let sandbox = full(&service, MANY_FOLDERS);
     for half in 0..2 {
         let made = sandbox.execute(&format!(
             "os.mkdir('more{half}')\nfor file in range(9000): open(f'more{half}/{{file}}', 'w').close()"
@@ -177,7 +199,7 @@ fn more_files_than_a_kernel_looks_at_are_no_limit() {
 #[test]
 fn executions_side_by_side_are_told_each_their_own_time() {
     let service = Service::start();
-    let sandbox = full(&service);
+    let sandbox = full(&service, MANY_FOLDERS);
     let other = crate::contexts::create(&sandbox, &json!({}));
     let mut long = sandbox.stream(
         "import os, time\nopen('of_the_long_one', 'w').close()\nprint('begun', flush=True)\n\
@@ -202,7 +224,7 @@ fn executions_side_by_side_are_told_each_their_own_time() {
 fn code_that_stops_the_journal_harms_itself() {
     let service = Service::start();
     for signal in ["SIGSTOP", "SIGKILL"] {
-        let sandbox = full(&service);
+        let sandbox = full(&service, MANY_FOLDERS);
         let begun = Instant::now();
         let stopped = sandbox.execute(&format!(
             "import signal\n\
