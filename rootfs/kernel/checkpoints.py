@@ -184,6 +184,12 @@ class Checkpoints:
         return pid
 
 
+def rehearse():
+    """In the zygote: what runs around each fork and is not ours."""
+    random.setstate(random.getstate())
+    _threads()
+
+
 def _clone_hidden(begin):
     _before_fork()
     pid = _syscall(_SYS_CLONE, _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID, 0, 0, _TID_ADDRESS, 0)

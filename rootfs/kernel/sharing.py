@@ -36,26 +36,39 @@ def gather_code(run, modules):
     """
     codes = {}
 
-    def note(frame, event, _):
-        if event == "call":
-            codes[id(frame.f_code)] = frame.f_code
+    def note(code, offset):
+        codes[id(code)] = code
 
-    sys.setprofile(note)
+    # Not a profile function, which an execution takes back at its end.
+    watch, tool = sys.monitoring, sys.monitoring.PROFILER_ID
+    watch.use_tool_id(tool, "sandcell")
+    watch.register_callback(tool, watch.events.PY_START, note)
+    watch.set_events(tool, watch.events.PY_START)
     try:
         run()
     finally:
-        sys.setprofile(None)
+        watch.set_events(tool, watch.events.NO_EVENTS)
+        watch.register_callback(tool, watch.events.PY_START, None)
+        watch.free_tool_id(tool)
     functions = [item for item in gc.get_objects() if type(item) is types.FunctionType]
     for function in functions:
         if function.__module__ in modules:
             codes[id(function.__code__)] = function.__code__
     copies = {}
 
-    def copy():
-        copies.update((number, code.replace()) for number, code in codes.items())
+    def copy(code):
+        if id(code) not in copies:
+            # What is defined within it, when it runs, has its code from here.
+            inner = (copy(item) if id(item) in codes else item for item in code.co_consts)
+            copies[id(code)] = code.replace(co_consts=tuple(inner))
+        return copies[id(code)]
+
+    def copy_all():
+        for code in codes.values():
+            copy(code)
 
     # What a new thread allocates lies in memory of its own (PYTHONMALLOC=mimalloc).
-    thread = threading.Thread(target=copy)
+    thread = threading.Thread(target=copy_all)
     thread.start()
     thread.join()
     for function in functions:

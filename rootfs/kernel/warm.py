@@ -13,7 +13,7 @@ import socket
 import sys
 import types
 
-from _sandcell import execution, figures, reseed, sharing, structured
+from _sandcell import checkpoints, execution, figures, reseed, sharing, structured
 from _sandcell.channel import Channel, encode
 
 # Where the mirror keeps matplotlib's settings and its list of fonts.
@@ -109,12 +109,18 @@ def _rehearse(kernel):
         shell.loop.close()
         shell.loop = None
     asyncio.set_event_loop(None)
-    sharing.gather_code(lambda: converse(kernel), _RUN_IN_FORKS)
+    sharing.gather_code(lambda: _go_through(kernel), _RUN_IN_FORKS)
     for _ in range(_TIMES):
         converse(kernel)
     figures.forget()
     # An execution leaves signals blocked, as a kernel wants them while it waits.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _go_through(kernel):
+    """All that runs for an execution, what goes with a fork too."""
+    converse(kernel)
+    checkpoints.rehearse()
 
 
 def converse(kernel):

@@ -16,9 +16,9 @@ use super::{broken, next, refusal, shown, start};
 use crate::isolation::channel::Channel;
 use crate::isolation::spec::{FileDifference, FileWork, JournalLimits, Reply};
 
-/// Files in a working directory from which on a journal is kept: so many take a kernel some 3 ms to look
-/// at, before and after each execution.
-const FROM_FILES: u64 = 500;
+/// Files in a working directory from which on a journal is kept: so many take a kernel half a millisecond
+/// to look at, before and after each execution.
+const FROM_FILES: u64 = 200;
 /// Journals of all sandboxes: their inotify instances count against what the host's root may have of
 /// them, 128 by default (`fs.inotify.max_user_instances`), as those of watches do.
 const MAX_ALL_JOURNALS: usize = 32;
