@@ -304,6 +304,8 @@ impl Run<'_> {
             memory_bytes: self.request.memory_bytes,
         };
         let mut phase = Phase::Running;
+        // Before the code runs: on a busy host it is quicker than we are.
+        self.present = place.cgroup.processes(kernel.leaf()).unwrap_or_default();
         // A kernel that was stopped does not read: the request must not hold us beyond the time.
         // A kernel that takes the request at once is asked before an interrupt kills it.
         let sent = tokio::select! {
@@ -317,8 +319,6 @@ impl Run<'_> {
         if !sent {
             return End::Died;
         }
-        // While the kernel wakes up: nothing of the code has run.
-        self.present = place.cgroup.processes(kernel.leaf()).unwrap_or_default();
         let mut out = Vec::with_capacity(PIPE_BYTES);
         let mut err = Vec::with_capacity(PIPE_BYTES);
         loop {

@@ -197,6 +197,10 @@ impl Journal {
             let Some(name) = event.file_name().map(CStr::to_bytes) else {
                 continue;
             };
+            // From before it was forgotten.
+            if !self.folders.contains_key(&event.wd()) {
+                continue;
+            }
             // Of a directory, all but that it has come or gone is told by what is in it.
             let come_or_gone = what.bits() & COME_OR_GONE.bits() != 0;
             if is_skipped(name) || what.contains(ReadFlags::ISDIR) && !come_or_gone {
