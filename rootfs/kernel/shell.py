@@ -248,11 +248,11 @@ class Shell(InteractiveShell):
             return True
         return False
 
-    def create_task(self, coroutine, **options):
+    def create_task(self, coro, **options):
         """`asyncio.create_task` in code that does not await: of the loop that later code awaits in."""
         if asyncio._get_running_loop() is None and threading.current_thread() is threading.main_thread():
-            return self._ready_loop().create_task(coroutine, **options)
-        return _create_task(coroutine, **options)
+            return self._ready_loop().create_task(coro, **options)
+        return _create_task(coro, **options)
 
     def _ready_loop(self):
         # One loop for the kernel's life, so that what one execution starts the next can await. It is

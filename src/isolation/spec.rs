@@ -267,6 +267,8 @@ pub struct JournalLimits {
     pub directories: usize,
     /// Differences that are told at once.
     pub differences: usize,
+    /// Bytes of all their paths.
+    pub path_bytes: usize,
 }
 
 /// A file that is not as it was.

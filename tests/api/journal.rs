@@ -98,7 +98,26 @@ fn changes_among_many_files_are_told_exactly() {
         ),
         ("1 + 1", &[]),
         ("m[0] = 1", &["~m 4096"]),
-        ("m.close()", &[]),
+        (
+            "_ = open('m').read(); n = mmap.mmap(m_fd := os.open('m', os.O_RDWR), 0)",
+            &[],
+        ),
+        ("_ = open('m').read(); n[8] = 1", &["~m 4096"]),
+        ("os.rename('m', 'm2')", &["-m", "+m2 4096"]),
+        ("p = mmap.mmap(m_fd, 0); p[16] = 1", &["~m2 4096"]),
+        ("m.close(); n.close(); p.close(); os.close(m_fd)", &[]),
+        // Folders that are closed, and opened.
+        ("os.mkdir('x', 0o644); os.mkdir('y', 0)", &[]),
+        ("os.chmod('y', 0o755); os.chmod('x', 0o755)", &[]),
+        (
+            "open('x/1', 'w').close(); open('y/1', 'w').close()",
+            &["+x/1 0", "+y/1 0"],
+        ),
+        ("os.chmod('x', 0)", &["-x/1"]),
+        ("os.chmod('x', 0o755)", &["+x/1 0"]),
+        // A name that is not told of, of a file that is.
+        ("os.link('d1/f4', '.z')", &["~d1/f4 0"]),
+        ("_ = open('.z', 'w').write('z')", &["~d1/f4 1"]),
         // More than the host keeps events of.
         (
             "for _ in range(20000): open('d9/f1', 'w').close(); open('d9/f2', 'a').close()",
@@ -216,6 +235,28 @@ fn executions_side_by_side_are_told_each_their_own_time() {
     assert_eq!(
         changes(&ended),
         ["+go 0", "+of_the_long_one 0", "+of_the_short_one 0"]
+    );
+}
+
+/// Names are the code's, and the service holds them while the code runs: not any amount.
+#[test]
+fn long_names_are_left_out_beyond_their_limit() {
+    let service = Service::start();
+    let sandbox = full(&service, 6);
+    let made = sandbox.execute(
+        "deep = '/'.join(['n' * 250] * 15)\nos.makedirs(deep)\nos.chdir(deep)\n\
+         for file in range(2000): open(f'f{file}', 'w').close()\nos.chdir('/home/user')",
+    );
+    assert_eq!(
+        made["truncated"]["files_dropped"], true,
+        "{}",
+        made["truncated"]
+    );
+    let told = made["files"].as_array().expect("a list");
+    assert!((100..1000).contains(&told.len()), "{}", told.len());
+    assert_eq!(
+        changes(&sandbox.execute("open('f', 'w').close()")),
+        ["+f 0"]
     );
 }
 

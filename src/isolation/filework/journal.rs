@@ -3,6 +3,7 @@
 //! inotify(7) names the files that were touched; only those are looked at again. What it says of them
 //! does not count: a file has changed when its inode, size or times differ from what they were.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -14,9 +15,9 @@ use rustix::io::Errno;
 
 use super::tree::MAX_DEPTH;
 use super::watch::{COME_OR_GONE, add};
-use super::{Refusal, descend, home, open_dir, parts_of};
+use super::{MAX_PATH_BYTES, Refusal, descend, home, open_dir, parts_of};
 use crate::isolation::channel;
-use crate::isolation::spec::{FileDifference, JournalLimits, Reply};
+use crate::isolation::spec::{FileDifference, HOME, JournalLimits, Reply};
 
 /// Bytes of events that are read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -44,7 +45,8 @@ pub(super) fn keep(
         root: None,
         folders: HashMap::new(),
         files: 0,
-        open: HashSet::new(),
+        open: HashMap::new(),
+        open_is_old: false,
         linked: HashSet::new(),
         new_links: HashSet::new(),
         noted: BTreeMap::new(),
@@ -106,9 +108,11 @@ struct Journal {
     /// By watch.
     folders: HashMap<i32, Folder>,
     files: usize,
-    /// Opened and not closed since, as far as is known: what is written through a mapping is not told
-    /// before that has gone, and then as a close. (Two opens in a row may be told as one.)
-    open: HashSet<Place>,
+    /// How often each is open, as far as is known: what is written through a mapping is not told before
+    /// that has gone, and then as a close. (Two opens in a row may be told as one.)
+    open: HashMap<Place, u32>,
+    /// Some of that may have been lost.
+    open_is_old: bool,
     /// Files with several names: what happens under one is not told under the others.
     linked: HashSet<Place>,
     /// Inodes of files that were found to have several names.
@@ -125,6 +129,7 @@ impl Journal {
         }
         self.root = Some(self.enter(home()?, Vec::new(), None, 0)?);
         self.new_links.clear();
+        self.see_mappings();
         Ok(())
     }
 
@@ -134,10 +139,59 @@ impl Journal {
         if !self.read(&mut touched)? {
             return self.see_all();
         }
-        touched.extend(self.open.iter().chain(&self.linked).cloned());
+        touched.extend(self.open.keys().chain(&self.linked).cloned());
         self.examine_all(touched)?;
         let others = self.other_names();
-        self.examine_all(others)
+        self.examine_all(others)?;
+        if std::mem::take(&mut self.open_is_old) {
+            self.see_mappings();
+        }
+        Ok(())
+    }
+
+    /// Takes the files that somebody may write to through a mapping for open.
+    fn see_mappings(&mut self) {
+        let Ok(processes) = std::fs::read_dir("/proc") else {
+            return;
+        };
+        let prefix = [HOME.as_bytes(), b"/"].concat();
+        // Of init, and of this process, they are not to be read.
+        let maps = processes.filter_map(|p| std::fs::read(p.ok()?.path().join("maps")).ok());
+        for line in maps
+            .collect::<Vec<_>>()
+            .iter()
+            .flat_map(|maps| maps.split(|b| *b == b'\n'))
+        {
+            // proc_pid_maps(5): addresses, access, offset, device, inode, path.
+            let mut fields = line.splitn(6, |b| *b == b' ');
+            let shared = fields
+                .nth(1)
+                .is_some_and(|a| a.get(1..) == Some(b"w-s") || a.get(1..) == Some(b"wxs"));
+            let path = fields.nth(3).map(<[u8]>::trim_ascii_start);
+            if let Some(below) = path.and_then(|path| path.strip_prefix(prefix.as_slice()))
+                && shared
+                && let Some(place) = self.place_of(below)
+            {
+                self.open.entry(place).or_insert(1);
+            }
+        }
+    }
+
+    /// Where a path is that is known.
+    fn place_of(&self, path: &[u8]) -> Option<Place> {
+        let mut watch = self.root?;
+        let mut parts = path.split(|b| *b == b'/').peekable();
+        while let Some(part) = parts.next() {
+            let folder = self.folders.get(&watch)?;
+            if parts.peek().is_none() {
+                return folder
+                    .files
+                    .contains_key(part)
+                    .then(|| (watch, part.to_vec()));
+            }
+            watch = *folder.folders.get(part)?;
+        }
+        None
     }
 
     /// Names that were there of files that have got another: nothing was told of them.
@@ -166,7 +220,7 @@ impl Journal {
             }
         }
         for ((path, watch), names) in by_folder {
-            // Not there: it has moved since its events were read, and the next look hears of that.
+            // Moved since its events were read, or closed to the user: the next look hears of that.
             let Ok(parts) = parts_of(&path) else { continue };
             let Ok(dir) = descend(home()?, &parts, false) else {
                 continue;
@@ -185,7 +239,10 @@ impl Journal {
         let mut buffer = [MaybeUninit::uninit(); READ_BYTES];
         let mut reader = Reader::new(&self.instance, &mut buffer);
         let mut whole = true;
-        for _ in 0..MAX_EVENTS {
+        let mut events = 0;
+        // What was read from the kernel is gone there.
+        while events < MAX_EVENTS || !reader.is_buffer_empty() {
+            events += 1;
             let event = match reader.next() {
                 Ok(event) => event,
                 Err(Errno::INTR) => continue,
@@ -201,18 +258,34 @@ impl Journal {
             if !self.folders.contains_key(&event.wd()) {
                 continue;
             }
-            // Of a directory, all but that it has come or gone is told by what is in it.
-            let come_or_gone = what.bits() & COME_OR_GONE.bits() != 0;
-            if is_skipped(name) || what.contains(ReadFlags::ISDIR) && !come_or_gone {
-                continue;
-            }
             let place = (event.wd(), name.to_vec());
-            if what.contains(ReadFlags::OPEN) {
-                self.open.insert(place);
+            let come_or_gone = what.bits() & COME_OR_GONE.bits() != 0;
+            if what.contains(ReadFlags::ISDIR) {
+                // What is in it tells the rest.
+                if !is_skipped(name) && (come_or_gone || what.contains(ReadFlags::ATTRIB)) {
+                    touched.insert(place);
+                }
                 continue;
             }
-            if what.intersects(ReadFlags::CLOSE_WRITE | ReadFlags::CLOSE_NOWRITE) {
-                self.open.remove(&place);
+            if is_skipped(name) {
+                // It may be one more name of a file that is not.
+                if come_or_gone {
+                    touched.insert(place);
+                }
+                continue;
+            }
+            if what.contains(ReadFlags::OPEN) {
+                *self.open.entry(place).or_default() += 1;
+                continue;
+            }
+            self.open_is_old |= what.contains(ReadFlags::MOVED_TO);
+            if what.intersects(ReadFlags::CLOSE_WRITE | ReadFlags::CLOSE_NOWRITE)
+                && let Entry::Occupied(mut open) = self.open.entry(place.clone())
+            {
+                *open.get_mut() -= 1;
+                if *open.get() == 0 {
+                    open.remove();
+                }
             }
             if !what.contains(ReadFlags::CLOSE_NOWRITE) {
                 touched.insert(place);
@@ -251,7 +324,6 @@ impl Journal {
         // After the watch: what comes now is told.
         let names: Vec<CString> = Dir::read_from(&dir)?
             .filter_map(|entry| entry.ok().map(|entry| entry.file_name().to_owned()))
-            .filter(|name| !is_skipped(name.to_bytes()))
             .collect();
         for name in names {
             self.examine(dir.as_fd(), watch, &name, depth)?;
@@ -280,6 +352,11 @@ impl Journal {
         let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok();
         let kind = stat.map(|stat| FileType::from_raw_mode(stat.st_mode));
         let file = stat.filter(|_| kind == Some(FileType::RegularFile));
+        if is_skipped(name.to_bytes()) {
+            let linked = file.filter(|stat| stat.st_nlink > 1);
+            self.new_links.extend(linked.map(|stat| stat.st_ino));
+            return Ok(());
+        }
         self.put_file(watch, name.to_bytes(), file)?;
         if kind == Some(FileType::Directory) && depth < MAX_DEPTH {
             return self.follow(dir, watch, name, depth);
@@ -303,6 +380,9 @@ impl Journal {
         let Some(folder) = self.folders.get_mut(&watch) else {
             return Ok(());
         };
+        if folder.path.len() + name.len() > MAX_PATH_BYTES {
+            return Ok(());
+        }
         let now = file.as_ref().map(State::of);
         let before = match now {
             Some(state) => folder.files.insert(name.to_vec(), state),
@@ -340,11 +420,19 @@ impl Journal {
             return Ok(());
         };
         let path = [path.as_slice(), name.to_bytes(), b"/"].concat();
-        if let Some(&known) = known {
-            if self.watch(&below)? == known {
-                return Ok(());
-            }
-            self.drop_folder(above, name.to_bytes());
+        let known = known.copied();
+        let watch = match self.watch(&below) {
+            Ok(watch) if path.len() < MAX_PATH_BYTES => Some(watch),
+            // It can be read and not be entered; or nobody can name what is in it.
+            Ok(_) | Err(Errno::ACCESS) => None,
+            Err(e) => return Err(e.into()),
+        };
+        if watch.is_some() && watch == known {
+            return Ok(());
+        }
+        self.drop_folder(above, name.to_bytes());
+        if watch.is_none() {
+            return Ok(());
         }
         let watch = self.enter(below, path, Some(above), depth + 1)?;
         if let Some(folder) = self.folders.get_mut(&above) {
@@ -371,11 +459,11 @@ impl Journal {
             above.folders.retain(|_, below| *below != watch);
         }
         self.files -= folder.files.len();
+        self.open.retain(|(place, _), _| *place != watch);
+        self.linked.retain(|(place, _)| *place != watch);
+        self.open_is_old = true;
         for (name, state) in folder.files {
             let path = [folder.path.as_slice(), &name].concat();
-            let place = (watch, name);
-            self.open.remove(&place);
-            self.linked.remove(&place);
             self.note(path, Some(state), None);
         }
         for below in folder.folders.into_values() {
@@ -392,8 +480,14 @@ impl Journal {
         let mut packet = Vec::new();
         let mut bytes = 0;
         let noted = std::mem::take(&mut self.noted).into_iter();
-        let mut different = noted.filter(|(_, (before, now))| before != now);
-        for (path, (before, now)) in different.by_ref().take(self.limits.differences) {
+        let mut different = noted.filter(|(_, (before, now))| before != now).peekable();
+        let mut left = self.limits.path_bytes;
+        for _ in 0..self.limits.differences {
+            let next = different.next_if(|(path, _)| path.len() <= left);
+            let Some((path, (before, now))) = next else {
+                break;
+            };
+            left -= path.len();
             // A byte is at most four characters of JSON (`255,`).
             let size = path.len() * 4 + 80;
             if bytes + size > PACKET_BYTES {

@@ -28,6 +28,8 @@ const MAX_FILES: usize = 200_000;
 const MAX_DIRECTORIES: usize = 8192;
 /// Changes that are told of one execution at most, whatever `limits.files` says.
 const MAX_DIFFERENCES: usize = 20_000;
+/// Bytes of all their paths, of one execution.
+const MAX_PATH_BYTES: usize = 2 * 1024 * 1024;
 /// Longest that the process inside may take to tell: user code may have stopped it.
 const TELL_TIME: Duration = Duration::from_secs(2);
 
@@ -56,7 +58,7 @@ enum State {
     Kept(Kept),
     /// It was given up. The process inside may still be there, with its inotify instance.
     Ended {
-        _place: OwnedSemaphorePermit,
+        _place: Option<OwnedSemaphorePermit>,
     },
 }
 
@@ -76,6 +78,8 @@ pub struct Turn(Arc<Mutex<Changes>>);
 struct Changes {
     /// By path: whether it was there before, and its size.
     files: BTreeMap<Vec<u8>, (bool, Option<u64>)>,
+    /// Of all paths.
+    bytes: usize,
     left_out: bool,
 }
 
@@ -83,11 +87,12 @@ impl Changes {
     fn add(&mut self, differences: &[FileDifference], left_out: bool) {
         self.left_out |= left_out;
         for difference in differences {
-            let known = self.files.len();
+            let bytes = self.bytes + difference.path.len();
             match self.files.get_mut(&difference.path) {
                 Some((_, size)) => *size = difference.size,
-                None if known >= MAX_DIFFERENCES => self.left_out = true,
+                None if bytes > MAX_PATH_BYTES => self.left_out = true,
                 None => {
+                    self.bytes = bytes;
                     let now = (difference.was_there, difference.size);
                     self.files.insert(difference.path.clone(), now);
                 }
@@ -143,7 +148,10 @@ impl Journal {
             }),
             failed => {
                 tracing::debug!(sandbox = sandbox.id(), "no journal of files: {failed:?}");
-                State::Ended { _place: place }
+                // Whoever refuses has no instance any more.
+                State::Ended {
+                    _place: failed.is_err().then_some(place),
+                }
             }
         };
     }
@@ -152,7 +160,9 @@ impl Journal {
     pub async fn begin(&self, sandbox: &Sandbox) -> Option<Turn> {
         let mut state = self.state.lock().await;
         // What has changed so far is none of its.
-        look(&mut state, sandbox).await.ok()?;
+        if !look(&mut state, sandbox).await {
+            return None;
+        }
         let State::Kept(kept) = &mut *state else {
             return None;
         };
@@ -166,7 +176,7 @@ impl Journal {
         let seen = look(&mut *self.state.lock().await, sandbox).await;
         let changes = turn.0.lock().expect("not poisoned");
         let (files, left_out) = changes.told(most);
-        (files, left_out || seen.is_err())
+        (files, left_out || !seen)
     }
 }
 
@@ -175,6 +185,7 @@ async fn begin(sandbox: &Sandbox) -> Result<Channel, Error> {
         files: MAX_FILES,
         directories: super::watch::max_directories(MAX_DIRECTORIES),
         differences: MAX_DIFFERENCES,
+        path_bytes: MAX_PATH_BYTES,
     });
     let worker = start(sandbox, work, None).await?;
     match next(sandbox, &worker).await? {
@@ -184,19 +195,26 @@ async fn begin(sandbox: &Sandbox) -> Result<Channel, Error> {
     }
 }
 
-/// Has the journal tell what is new, to all executions that run. One that does not is given up.
-async fn look(state: &mut State, sandbox: &Sandbox) -> Result<(), Error> {
+/// Has the journal tell what is new, to all executions that run. One that does not is given up, and the
+/// answer is false, as where there is none.
+async fn look(state: &mut State, sandbox: &Sandbox) -> bool {
     let State::Kept(kept) = state else {
-        return Err(broken(sandbox));
+        return false;
     };
     let told = timeout(TELL_TIME, kept.look(sandbox)).await;
-    let told = told.unwrap_or_else(|_| Err(broken(sandbox)));
-    if told.is_err()
-        && let State::Kept(kept) = std::mem::take(state)
-    {
-        *state = State::Ended { _place: kept.place };
+    if matches!(told, Ok(Ok(()))) {
+        return true;
     }
-    told
+    tracing::debug!(
+        sandbox = sandbox.id(),
+        "the journal of files ended: {told:?}"
+    );
+    if let State::Kept(kept) = std::mem::take(state) {
+        *state = State::Ended {
+            _place: Some(kept.place),
+        };
+    }
+    false
 }
 
 impl Kept {
