@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use super::tree::MAX_DEPTH;
 use super::watch::{COME_OR_GONE, add};
-use super::{MAX_PATH_BYTES, Refusal, descend, home, open_dir, parts_of};
+use super::{MAX_PATH_BYTES, Refusal, descend, given, home, mappings, open_dir, parts_of};
 use crate::isolation::channel;
-use crate::isolation::spec::{FileDifference, HOME, JournalLimits, Reply};
+use crate::isolation::spec::{FileDifference, JournalLimits, Reply};
 
 /// Bytes of events that are read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -36,11 +36,8 @@ pub(super) fn keep(
     reply: BorrowedFd<'_>,
     instance: Option<OwnedFd>,
 ) -> Result<(), Refusal> {
-    let Some(instance) = instance else {
-        return Err(Refusal("io", "no inotify instance".into()));
-    };
     let mut journal = Journal {
-        instance,
+        instance: given(instance, "inotify instance")?,
         limits,
         root: None,
         folders: HashMap::new(),
@@ -124,11 +121,14 @@ struct Journal {
 impl Journal {
     /// Looks at everything, and watches it from now on.
     fn see_all(&mut self) -> Result<(), Refusal> {
+        self.open.clear();
+        self.linked.clear();
         if let Some(root) = self.root.take() {
             self.forget(root);
         }
         self.root = Some(self.enter(home()?, Vec::new(), None, 0)?);
         self.new_links.clear();
+        self.open_is_old = false;
         self.see_mappings();
         Ok(())
     }
@@ -151,27 +151,8 @@ impl Journal {
 
     /// Takes the files that somebody may write to through a mapping for open.
     fn see_mappings(&mut self) {
-        let Ok(processes) = std::fs::read_dir("/proc") else {
-            return;
-        };
-        let prefix = [HOME.as_bytes(), b"/"].concat();
-        // Of init, and of this process, they are not to be read.
-        let maps = processes.filter_map(|p| std::fs::read(p.ok()?.path().join("maps")).ok());
-        for line in maps
-            .collect::<Vec<_>>()
-            .iter()
-            .flat_map(|maps| maps.split(|b| *b == b'\n'))
-        {
-            // proc_pid_maps(5): addresses, access, offset, device, inode, path.
-            let mut fields = line.splitn(6, |b| *b == b' ');
-            let shared = fields
-                .nth(1)
-                .is_some_and(|a| a.get(1..) == Some(b"w-s") || a.get(1..) == Some(b"wxs"));
-            let path = fields.nth(3).map(<[u8]>::trim_ascii_start);
-            if let Some(below) = path.and_then(|path| path.strip_prefix(prefix.as_slice()))
-                && shared
-                && let Some(place) = self.place_of(below)
-            {
+        for path in mappings::written() {
+            if let Some(place) = self.place_of(&path) {
                 self.open.entry(place).or_insert(1);
             }
         }
@@ -407,33 +388,29 @@ impl Journal {
         name: &CStr,
         depth: usize,
     ) -> Result<(), Refusal> {
-        // Gone or replaced meanwhile, which is told, or closed to the user.
-        let Ok(below) = open_dir(dir, name) else {
-            self.drop_folder(above, name.to_bytes());
+        let Some(folder) = self.folders.get(&above) else {
             return Ok(());
         };
-        let known = self
-            .folders
-            .get(&above)
-            .map(|f| (&f.path, f.folders.get(name.to_bytes())));
-        let Some((path, known)) = known else {
-            return Ok(());
+        let path = [folder.path.as_slice(), name.to_bytes(), b"/"].concat();
+        let known = folder.folders.get(name.to_bytes()).copied();
+        // None where it is gone or replaced meanwhile, which is told, where nobody could name what is in
+        // it, and where it is closed to the user; one that can be read may still not be entered.
+        let below = if path.len() < MAX_PATH_BYTES {
+            open_dir(dir, name).ok()
+        } else {
+            None
         };
-        let path = [path.as_slice(), name.to_bytes(), b"/"].concat();
-        let known = known.copied();
-        let watch = match self.watch(&below) {
-            Ok(watch) if path.len() < MAX_PATH_BYTES => Some(watch),
-            // It can be read and not be entered; or nobody can name what is in it.
-            Ok(_) | Err(Errno::ACCESS) => None,
-            Err(e) => return Err(e.into()),
+        let watch = match below.as_ref().map(|below| self.watch(below)) {
+            None | Some(Err(Errno::ACCESS)) => None,
+            Some(watch) => Some(watch?),
         };
         if watch.is_some() && watch == known {
             return Ok(());
         }
         self.drop_folder(above, name.to_bytes());
-        if watch.is_none() {
+        let (Some(below), Some(_)) = (below, watch) else {
             return Ok(());
-        }
+        };
         let watch = self.enter(below, path, Some(above), depth + 1)?;
         if let Some(folder) = self.folders.get_mut(&above) {
             folder.folders.insert(name.to_bytes().to_vec(), watch);

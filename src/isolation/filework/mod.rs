@@ -7,6 +7,7 @@
 mod journal;
 mod links;
 mod list;
+mod mappings;
 pub mod name;
 mod pack;
 mod tree;
@@ -98,6 +99,11 @@ pub fn run(work: &FileWork, reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> 
         Err(refusal) => return refuse(reply, refusal),
     };
     i32::from(sent.is_err())
+}
+
+/// The descriptor that comes with a request.
+fn given(fd: Option<OwnedFd>, what: &str) -> Result<OwnedFd, Refusal> {
+    fd.ok_or_else(|| Refusal("io", format!("no {what}")))
 }
 
 /// What [`FileWork::Watch`] and [`FileWork::Journal`] read from: made while system calls are not filtered yet.
@@ -250,9 +256,7 @@ fn open_regular(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Refusal> {
 }
 
 fn write(path: &[u8], reply: BorrowedFd<'_>, content: Option<OwnedFd>) -> Result<(), Refusal> {
-    let Some(content) = content else {
-        return Err(Refusal("io", "no content pipe".into()));
-    };
+    let content = given(content, "content pipe")?;
     let (parents, name) = file_place_of(path)?;
     let dir = open_folder(&parents, true)?;
     match statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {

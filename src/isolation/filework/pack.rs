@@ -22,7 +22,7 @@ use zip::write::{SimpleFileOptions, StreamWriter};
 use zip::{CompressionMethod, ZipWriter};
 
 use super::tree::MAX_DEPTH;
-use super::{MAX_PATH_BYTES, Refusal, links, name, named_folder, open_dir, open_regular};
+use super::{MAX_PATH_BYTES, Refusal, given, links, name, named_folder, open_dir, open_regular};
 use crate::isolation::channel;
 use crate::isolation::spec::{ArchiveFormat, Reply};
 
@@ -41,9 +41,7 @@ pub(super) fn pack(
     reply: BorrowedFd<'_>,
     pipe: Option<OwnedFd>,
 ) -> Result<(), Refusal> {
-    let Some(pipe) = pipe else {
-        return Err(Refusal("io", "no pipe for the archive".into()));
-    };
+    let pipe = given(pipe, "pipe for the archive")?;
     let folder = named_folder(path)?;
     channel::send_json(reply, &Reply::Ok {}, &[])?;
     let out = BufWriter::with_capacity(PIPE_BYTES, File::from(pipe));

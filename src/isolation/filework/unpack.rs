@@ -25,7 +25,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::tree::{MAX_DEPTH, remove_directory};
-use super::{Refusal, await_commit, descend, links, name, open_dir, open_folder, parts_of};
+use super::{Refusal, await_commit, descend, given, links, name, open_dir, open_folder, parts_of};
 use crate::isolation::channel;
 use crate::isolation::spec::{ArchiveFormat, Reply};
 
@@ -43,9 +43,7 @@ pub(super) fn unpack(
     reply: BorrowedFd<'_>,
     content: Option<OwnedFd>,
 ) -> Result<(), Refusal> {
-    let Some(content) = content else {
-        return Err(Refusal("io", "no pipe with the archive".into()));
-    };
+    let content = given(content, "pipe with the archive")?;
     let _ = setrlimit(Resource::RLIMIT_DATA, MEMORY_BYTES, MEMORY_BYTES);
     let target = open_folder(&parts_of(path)?, true)?;
     let staging = CString::new(format!(".unpack-{}", std::process::id())).expect("no NUL");

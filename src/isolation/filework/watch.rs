@@ -15,7 +15,7 @@ use rustix::fs::inotify::{self, ReadFlags, WatchFlags};
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use rustix::io::Errno;
 
-use super::{Refusal, descend, home, named_folder, open_dir, parts_of};
+use super::{Refusal, descend, given, home, named_folder, open_dir, parts_of};
 use crate::isolation::channel;
 use crate::isolation::init::NO_WATCH;
 use crate::isolation::spec::{Reply, TreeChange, TreeChangeKind};
@@ -54,9 +54,7 @@ pub(super) fn watch(
     reply: BorrowedFd<'_>,
     instance: Option<OwnedFd>,
 ) -> Result<(), Refusal> {
-    let Some(instance) = instance else {
-        return Err(Refusal("io", "no inotify instance".into()));
-    };
+    let instance = given(instance, "inotify instance")?;
     let folder = named_folder(path)?;
     let mut top: Vec<u8> = Vec::new();
     for part in parts_of(path)? {
