@@ -29,12 +29,17 @@ def _escape_surrogates(error):
 
 
 codecs.register_error("sandcell", _escape_surrogates)
+_decode = json.JSONDecoder().raw_decode
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def encode(message):
     """JSON of a message: valid UTF-8 whatever its strings hold, ValueError for NaN and the like."""
     return _encode(message).encode("utf-8", "sandcell")
+
+
+def _framed(payload):
+    return len(payload).to_bytes(4, "big") + payload
 
 
 def unread(fd, request):
@@ -52,6 +57,8 @@ class Channel:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.received = bytearray()
+        # Frames that go with the next one: each that goes alone wakes the supervisor up.
+        self.held = b""
         # Came with the message that was received last.
         self.descriptors = []
         self.readable = select.poll()
@@ -63,7 +70,7 @@ class Channel:
             if len(self.received) >= 4:
                 end = 4 + int.from_bytes(self.received[:4], "big")
                 if len(self.received) >= end:
-                    message = json.loads(bytes(self.received[4:end]))
+                    message, _ = _decode(self.received[4:end].decode())
                     del self.received[:end]
                     return message
             self.wait()
@@ -97,6 +104,7 @@ class Channel:
         """In a fork that has become a kernel: what was meant for the other one goes."""
         self.pid = os.getpid()
         self.lock = threading.Lock()
+        self.held = b""
         self.received.clear()
         while self.readable.poll(0) and os.read(self.fd, _READ_BYTES):
             pass
@@ -114,8 +122,13 @@ class Channel:
         """False in a child that user code forked: the socket is not its to speak on."""
         return os.getpid() == self.pid
 
+    def hold(self, payload):
+        """Keeps a frame until the next is written, which is about to be. For callers of `write`."""
+        self.held += _framed(payload)
+
     def write(self, payload):
         """Writes a frame that `encode` made. The caller holds the lock and has signals held back."""
-        left = memoryview(len(payload).to_bytes(4, "big") + payload)
+        left = memoryview(self.held + _framed(payload))
+        self.held = b""
         while left:
             left = left[os.write(self.fd, left):]

@@ -21,6 +21,8 @@ import random
 import signal
 import threading
 import warnings
+# The signal module's own wrapper makes an enum member of the number.
+from _signal import sigwait
 
 _SYS_CLONE = 56  # x86-64
 _CLONE_CHILD_CLEARTID = 0x00200000
@@ -78,6 +80,8 @@ class Checkpoints:
         self.gpu = False
         # Descriptors that the checkpoint needs when it is the kernel.
         self.kept = ()
+        # Whether there are no others, but for the first three.
+        self.alone = False
 
     def begin(self, plan):
         """In a new kernel: what it holds now is the zygote's, and a new kernel can have it too."""
@@ -106,6 +110,8 @@ class Checkpoints:
         it has become the kernel, else (False, why it could not be forked)."""
         hidden = _may_clone()
         try:
+            # Looked at here: whatever a checkpoint does, it does in pages that it copies for that.
+            self.alone = _are_all({0, 1, 2, *self.kept})
             pid = self._fork(hidden, self._wait)
         except OSError as error:
             self.drop()
@@ -163,21 +169,22 @@ class Checkpoints:
     def _wait(self):
         """Until it is needed. In the checkpoint, as it was forked, every signal is blocked. Gives what
         it had to let go of."""
-        try:
-            missing = _let_go_of_connections(self.kept)
-        except OSError:
-            os._exit(1)  # no descriptor is free: better none than one that keeps others waiting
+        missing = []
+        if not self.alone:
+            try:
+                missing = _let_go_of_connections(self.kept)
+            except OSError:
+                os._exit(1)  # no descriptor is free: better none than one that keeps others waiting
         _set_oom_score_adj(_OOM_SCORE_ADJ)
-        signal.sigwait(_WAKE_UP)
+        sigwait(_WAKE_UP)
         return missing
 
     def _fork(self, hidden, begin):
         """The fork's id; 0 in the fork, once `begin` has returned what it did not carry."""
         self._reap()
-        state, threads = random.getstate(), _threads()
+        threads = _threads()
         pid, missing = _clone_hidden(begin) if hidden else _fork_twice(begin)
         if pid == 0:
-            random.setstate(state)  # Python seeds its generator anew in every fork
             self.pid, self.current = None, False
             self.ended.clear()
             self.missing = missing + threads
@@ -186,8 +193,9 @@ class Checkpoints:
 
 def rehearse():
     """In the zygote: what runs around each fork and is not ours."""
-    random.setstate(random.getstate())
     _threads()
+    _before_fork()
+    _after_fork_parent()
 
 
 def _clone_hidden(begin):
@@ -196,7 +204,9 @@ def _clone_hidden(begin):
     if pid == 0:
         # Most checkpoints are never needed: the interpreter is put right in those that are.
         missing = begin()
+        state = random.getstate()
         _after_fork_child()
+        random.setstate(state)  # Python seeds its generator anew in every fork
         return 0, missing
     error = ctypes.get_errno()
     _after_fork_parent()
@@ -206,10 +216,14 @@ def _clone_hidden(begin):
 
 
 def _fork_twice(begin):
+    state = random.getstate()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python's, that there are threads
         pid = _fork_by_another()
-    return pid, begin() if pid == 0 else None
+    if pid:
+        return pid, None
+    random.setstate(state)
+    return 0, begin()
 
 
 def _threads():
@@ -235,6 +249,19 @@ def _let_go_of_connections(kept):
             found.append(f"{kind} on descriptor {number}")
     os.close(null)
     return found
+
+
+def _are_all(numbers):
+    """Whether these descriptors are open and no others are; False where it would take a look at each."""
+    # Their number since Linux 6.2, 0 before.
+    if os.stat("/proc/self/fd").st_size != len(numbers):
+        return False
+    try:
+        for number in numbers:
+            os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def _may_clone():
@@ -272,14 +299,20 @@ def _fork_by_another():
 
 def _set_oom_score_adj(value):
     try:
-        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-            file.write(value)
+        file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(file, value)
+        finally:
+            os.close(file)
     except OSError:
         pass  # no descriptor is free: it may then die first, and that is told
 
 
 def _private_bytes():
     """Memory that no file backs: resident less shared, of /proc/self/statm (proc_pid_statm(5))."""
-    with open("/proc/self/statm", "rb", buffering=0) as file:
-        _, resident, shared, *_ = file.read(128).split()
+    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _, resident, shared, *_ = os.read(file, 128).split()
+    finally:
+        os.close(file)
     return (int(resident) - int(shared)) * _PAGE_BYTES

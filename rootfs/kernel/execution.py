@@ -21,13 +21,18 @@ class Execution:
         self.max_files = request["max_files"]
         self.told_full = False
         self.closed = False
+        # Whether its end follows the last that the user's code does, without much work between.
+        self.ends_at_once = False
         # Exceptions that were shown without ending the execution: of a callback, of `%run`.
         self.shown = []
 
-    def started(self, execution_count):
-        self._send(encode({"type": "started", "id": self.id, "execution_count": execution_count}))
+    def started(self, execution_count, at_once):
+        payload = encode({"type": "started", "id": self.id, "execution_count": execution_count})
+        # Whoever restores the kernel's variables must know of its checkpoint before the code runs.
+        self._send(payload, hold=not at_once and not self.channel.held)
 
-    def result(self, kind, data, metadata=None, display_id=None):
+    def result(self, kind, data, metadata=None, display_id=None, last=False):
+        """`last`: nothing but the execution's end comes after it, and that at once."""
         if self.told_full:
             return
         frame = {"type": "result", "id": self.id, "kind": kind}
@@ -43,7 +48,7 @@ class Execution:
         if payload is None:
             payload = encode(frame | {"data": self._instead_of(data)})
         self.result_bytes_left -= len(payload)
-        self._send(payload)
+        self._send(payload, hold=last)
 
     def _whole(self, frame, data, metadata):
         """The frame, or None where it is over the limit."""
@@ -75,23 +80,27 @@ class Execution:
         self._send(encode({"type": "error", "id": self.id, "name": name, "value": value,
                            "traceback": traceback}))
 
-    def done(self, execution_count, files, truncated, seen, disk_full):
+    def done(self, execution_count, next_count, files, truncated, seen, disk_full, forks):
         frame = {"type": "done", "id": self.id, "execution_count": execution_count,
-                 "files_seen": seen, "disk_full": disk_full}
+                 "next_count": next_count, "files_seen": seen, "disk_full": disk_full,
+                 "forks": forks}
         payload = encode(frame | {"files": files, "files_truncated": truncated})
         while len(payload) > MAX_FRAME_BYTES:
             files = files[: len(files) // 2]
             payload = encode(frame | {"files": files, "files_truncated": True})
         self._send(payload, last=True)
 
-    def _send(self, payload, last=False):
+    def _send(self, payload, last=False, hold=False):
         if not self.channel.owned():
             return
         with self.interrupts.held(), self.channel.lock:
             # A thread that outlives its execution may still display something: too late.
             if not self.closed:
                 self.closed = last
-                self.channel.write(payload)
+                if hold:
+                    self.channel.hold(payload)
+                else:
+                    self.channel.write(payload)
 
 
 def _text_size(data):

@@ -68,6 +68,11 @@ def show(*args, **kwargs):
             display(figure)
 
 
+def are_open():
+    """Whether show() has anything to do."""
+    return pyplot is not None and bool(Gcf.figs)
+
+
 def note_displayed(value):
     """The value of a last expression, or of `display()`, need not be shown again at the end."""
     global _last_shown

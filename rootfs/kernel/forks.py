@@ -12,13 +12,15 @@ import sys
 # Modules whose hooks can wait, as read in their sources (CPython 3.13, IPython 9, matplotlib 3.10).
 # What others register runs at every fork. So do those of `threading`: it notes the new thread's id.
 _CAN_WAIT = {
-    "IPython.core.history",  # stops a thread that writes to a database; we have none
     "asyncio.events",  # forgets a running loop
     "concurrent.futures.thread",  # releases a lock, forgets threads
     "logging",  # releases locks
     "matplotlib.font_manager",  # empties a cache, which figures.forget() has done
     "random",  # seeds
 }
+
+# Theirs are never run: IPython stops a thread that writes history to a database, and we have none.
+_USELESS = {"IPython.core.history"}
 
 _register = os.register_at_fork
 _waiting = []
@@ -37,7 +39,8 @@ def let_go():
 
 
 def _note(**hooks):
-    if sys._getframe(1).f_globals.get("__name__") in _CAN_WAIT:
+    module = sys._getframe(1).f_globals.get("__name__")
+    if module in _CAN_WAIT:
         _waiting.append(hooks)
-    else:
+    elif module not in _USELESS:
         _register(**hooks)

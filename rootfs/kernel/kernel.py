@@ -6,6 +6,8 @@ import getpass
 import os
 import sys
 from itertools import islice
+from math import inf
+from time import monotonic
 
 from _sandcell import (commands, figures, files, imports, lockdown, reseed, shell, spawning,
                        stdin, streams, tracebacks, warm)
@@ -22,8 +24,12 @@ ENVIRONMENT = {
     "MPLBACKEND": "agg",
 }
 
-# Silence after an execution before the state is kept. Who asks sooner has it kept then.
+# Silence after an execution before the state is kept. Who asks sooner has it kept then, and from then on
+# at once: it is forked while he reads his answer.
 CHECKPOINT_DELAY_MS = 5
+
+# To look at so many files takes a tenth of a millisecond.
+FEW_FILES = 20
 
 
 class Kernel:
@@ -33,6 +39,8 @@ class Kernel:
         self.channel = None
         self.checkpoints = Checkpoints()
         self.told_checkpoint = None
+        # Whether the last request came within the delay of the answer before it.
+        self.hurried = False
         # How many directories the import system knew when user code began.
         self.finders_of_base = sys.maxsize
         self.interrupts = Interrupts()
@@ -69,9 +77,11 @@ class Kernel:
 
     def obey(self):
         """Does what it is asked for, until the other end is closed."""
+        answered = -inf
         while (message := self.channel.receive()) is not None:
             if message["type"] == "execute":
-                self.execute_restorably(message)
+                self.hurried = monotonic() - answered < CHECKPOINT_DELAY_MS / 1000
+                answered = self.execute_restorably(message)
             elif message["type"] == "env":
                 self.set_environment(message["env"])
             elif message["type"] == "enter":
@@ -86,17 +96,21 @@ class Kernel:
             self.channel.write(encode(frame))
 
     def execute_restorably(self, message):
-        """With a checkpoint of the state before, and one of the state after while nobody waits."""
+        """With a checkpoint of the state before, and one of the state after while nobody waits. Gives when
+        it had answered."""
         if message["restore"] == "never" or not self.checkpoints.current:
-            if self.take_checkpoint(message):
-                return
+            # The first frame of the execution follows.
+            if self.take_checkpoint(message, self.channel.hold):
+                return -inf
         self.checkpoints.current = False
         self.execute(message)
-        # Not at once: a client that goes on or closes the sandbox would wait for the fork.
-        if self.channel.is_silent(CHECKPOINT_DELAY_MS):
-            self.take_checkpoint(message)
+        answered = monotonic()
+        # Not at once where nobody is in a hurry: a client that closes the sandbox would wait for the fork.
+        if self.channel.is_silent(0 if self.hurried else CHECKPOINT_DELAY_MS):
+            self.take_checkpoint(message, self.channel.write)
+        return answered
 
-    def take_checkpoint(self, message):
+    def take_checkpoint(self, message, send):
         """True in the checkpoint, when it has become the kernel."""
         try:
             objection = self.checkpoints.objection(message["restore"], message["memory_bytes"])
@@ -112,7 +126,8 @@ class Kernel:
         now = {"type": "checkpoint", "pid": self.checkpoints.pid, "objection": objection}
         if now != self.told_checkpoint:
             self.told_checkpoint = now
-            self.tell(now)
+            with self.channel.lock:
+                send(encode(now))
         return False
 
     def branch(self, message, descriptors):
@@ -161,9 +176,10 @@ class Kernel:
         count = self.shell.execution_count
         self.interrupts.forget()
         stay_somewhere()
-        execution.started(count)
+        execution.started(count, request["prompt"])
         home = lockdown.HOME if request["look_at_files"] else None
         before = files.Snapshot(home)
+        execution.ends_at_once = len(before.files) <= FEW_FILES
         self.look_again_for_modules()
         saved = {name: os.environ.get(name) for name in request["env"]}
 
@@ -177,8 +193,11 @@ class Kernel:
         self.streams.flush()
         after = files.Snapshot(home)
         changed, truncated = files.changes(before, after, execution.max_files)
-        execution.done(count, changed, truncated, len(after.files),
-                       files.is_full(lockdown.HOME, error))
+        forks = self.hurried and request["restore"] != "never"
+        if forks:
+            self.told_checkpoint = None
+        execution.done(count, self.shell.execution_count, changed, truncated, len(after.files),
+                       files.is_full(lockdown.HOME, error), forks)
 
     def look_again_for_modules(self):
         """A module may have been uploaded a moment after its directory was last looked at, and the

@@ -108,10 +108,11 @@ def _make_immortal():
                 continue
             seen.add(number)
             fresh.append(item)
-            if type(item) is types.CodeType:  # not known to the collector
-                fresh += (item.co_consts, item.co_names, item.co_filename, item.co_name,
-                          item.co_qualname, item.co_linetable, item.co_exceptiontable)
         found = gc.get_referents(*fresh)
+        for item in fresh:
+            if type(item) is types.CodeType:  # not known to the collector
+                found += (item.co_consts, item.co_names, item.co_filename, item.co_name,
+                          item.co_qualname, item.co_linetable, item.co_exceptiontable)
         ours.add(id(found))
     for number in seen:
         ctypes.memset(number, 0xFF, 4)

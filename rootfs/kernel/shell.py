@@ -3,22 +3,34 @@
 import ast
 import asyncio
 import codeop
+import dis
 import os
+import re
 import sys
 import threading
 
-from IPython.core.autocall import ExitAutocall
+from IPython.core.autocall import ExitAutocall, IPyAutocall
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.formatters import DisplayFormatter
+from IPython.core.inputtransformer2 import leading_indent
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.macro import Macro
 from IPython.utils.text import LSString, SList
 from traitlets import Type, default
 from traitlets.config import Config
 
 from _sandcell import commands, figures, structured
 
+
+# Code without any of these is what it looks like (IPython 9: core/inputtransformer2.py): escapes and help,
+# prompts, white space before the first line, and what ends a line for IPython and not for a pattern.
+_MAYBE_MAGIC = re.compile(r"[%!?\r\v\f\x1c-\x1e\x85\u2028\u2029]|\A(?:\s|\Z)"
+                          r"|^[ \t]*(?:[,;/]|>>>|\.\.\.|In \[)", re.MULTILINE)
+# The instruction that calls `sys.displayhook`, and nothing else does in code of a module.
+_DISPLAY = dis.opmap["CALL_INTRINSIC_1"]
+_FIRST_WORD = re.compile(r"[\w.*]*")
 
 # Displays of threads that outlive their execution, kept for the next one; the rest is dropped.
 MAX_LATE = 20
@@ -63,7 +75,9 @@ class ResultHook(DisplayHook):
 
     def write_format_data(self, format_dict, md_dict=None):
         if execution := self.shell.execution:
-            execution.result("execute_result", format_dict, md_dict)
+            # Of the code that calls `sys.displayhook`, by way of ours.
+            last = execution.ends_at_once and self.shell.ends_with(sys._getframe(2))
+            execution.result("execute_result", format_dict, md_dict, last=last)
 
     def log_output(self, format_dict):
         pass  # IPython keeps a copy of everything shown, for ever
@@ -149,10 +163,15 @@ class Shell(InteractiveShell):
     # The execution that runs now; what is displayed belongs to it.
     execution = None
     loop = None
+    # What of it runs now.
+    running_code = None
 
     def __init__(self, **kwargs):
         self.late = []
         super().__init__(**kwargs)
+        cleanups = self.input_transformer_manager.cleanup_transforms
+        cleanups[cleanups.index(leading_indent)] = _leading_indent
+        self.note_hooks()
 
     # Profiles, startup files and databases of a person at a terminal: none of it is read or written.
     def _ipython_dir_changed(self, change):
@@ -225,6 +244,47 @@ class Shell(InteractiveShell):
         self.events.trigger("post_run_cell", result)
         return result.error_before_exec or result.error_in_exec
 
+    def note_hooks(self):
+        """In the zygote: who transforms code now, and is called after it, does nothing to plain code."""
+        self.own_transforms = self._transforms()
+        self.own_followers = self._followers()
+
+    def transform_cell(self, raw_cell):
+        """As IPython's, which looks at every token, where there may be something for it to transform."""
+        if self._is_python(raw_cell):
+            return raw_cell if raw_cell.endswith("\n") else raw_cell + "\n"
+        return super().transform_cell(raw_cell)
+
+    def _is_python(self, code):
+        """Whether nothing in it can be meant for IPython, and nobody else transforms code."""
+        if _MAYBE_MAGIC.search(code) or self._transforms() != self.own_transforms:
+            return False
+        if "\n" in code.rstrip("\n"):
+            return True
+        # Of a single line the first word may be a magic's, an alias or an object that calls itself.
+        word = _FIRST_WORD.match(code)[0]
+        if self.autocall or isinstance(self.user_ns.get(word), (IPyAutocall, Macro)):
+            return False
+        return not (self.automagic and self.find_magic(word))
+
+    def _transforms(self):
+        first, then = self.input_transformer_manager, self.prefilter_manager
+        return [*first.cleanup_transforms, *first.line_transforms, *first.token_transformers,
+                *self.input_transformers_post, *then.transformers, *then.checkers]
+
+    def ends_with(self, frame):
+        """Whether an execution ends with the value that this frame displays: it is that of the last
+        expression, and there are no figures, tasks or functions that others want to have called then."""
+        code = frame.f_code
+        return (code is self.running_code and code.co_code[frame.f_lasti] == _DISPLAY
+                and self.ast_node_interactivity in ("last_expr", "last_expr_or_assign")
+                and self.loop is None and not figures.are_open()
+                and self._followers() == self.own_followers)
+
+    def _followers(self):
+        callbacks = self.events.callbacks
+        return [*callbacks["post_execute"], *callbacks["post_run_cell"]]
+
     def run_cell(self, *args, **kwargs):
         """Code within an execution: what `%%capture` runs must show its figures there."""
         result = super().run_cell(*args, **kwargs)
@@ -233,6 +293,7 @@ class Shell(InteractiveShell):
 
     async def run_code(self, code_obj, result=None, *, async_=False):
         """As IPython's, but every exception is an outcome, SystemExit too, and none is printed."""
+        self.running_code = code_obj
         try:
             if async_:
                 await eval(code_obj, self.user_global_ns, self.user_ns)
@@ -334,6 +395,11 @@ class Shell(InteractiveShell):
 
     def ask_exit(self):
         raise SystemExit
+
+
+def _leading_indent(lines):
+    # IPython 9's empties lines of white space, in text between quotes too.
+    return leading_indent(lines) if lines and lines[0][0].isspace() else lines
 
 
 def make():

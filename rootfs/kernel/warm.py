@@ -43,7 +43,7 @@ _REHEARSAL_OF = {
 # What every execution goes through, from the frame that asks for it to those that answer.
 _CONVERSATION = ("print(1+1)", "x = [1, 2, 3]\nx")
 _REQUEST = {"type": "execute", "restore": "never", "env": {}, "memory_bytes": 0, "max_files": 1,
-            "look_at_files": True, "max_result_bytes": 65536, "max_traceback_bytes": 65536}
+            "look_at_files": True, "prompt": False, "max_result_bytes": 65536, "max_traceback_bytes": 65536}
 # How often, for the interpreter to specialize the instructions on that way (PEP 659).
 _TIMES = 8
 # What a child runs before its first execution.
@@ -109,6 +109,8 @@ def _rehearse(kernel):
         shell.loop.close()
         shell.loop = None
     asyncio.set_event_loop(None)
+    # matplotlib has functions of its own called by now.
+    shell.note_hooks()
     sharing.gather_code(lambda: _go_through(kernel), _RUN_IN_FORKS)
     for _ in range(_TIMES):
         converse(kernel)

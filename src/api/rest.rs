@@ -174,10 +174,11 @@ async fn execute(
         .on_disconnect
         .get_or_insert(app.server.on_disconnect);
     let format = lines::wanted(request.stream, &headers);
-    let execution = app
-        .supervisor
-        .execute(&id, ExecuteSpec::try_from(request)?)
-        .await?;
+    let spec = ExecuteSpec {
+        prompt: format.is_some(),
+        ..request.try_into()?
+    };
+    let execution = app.supervisor.execute(&id, spec).await?;
     if let Some(format) = format {
         return Ok(lines::response(format, id, execution));
     }

@@ -146,6 +146,7 @@ impl TryFrom<ExecuteRequest> for ExecuteSpec {
             context_id: request.context_id,
             timeout: seconds(request.timeout_seconds)?,
             env: request.env.unwrap_or_default(),
+            prompt: false,
             restore: request.restore.unwrap_or_default(),
             stdin: request.stdin,
             on_disconnect: request.on_disconnect.unwrap_or_default(),

@@ -10,6 +10,9 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
 /// clone3(2), Linux 5.7; libc's constant has the wrong type.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
@@ -318,8 +321,13 @@ pub fn signal_foreground(controller: BorrowedFd<'_>, signal: libc::c_int) -> io:
 }
 
 /// Registers a descriptor with tokio's reactor.
-pub fn watch(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+pub fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    watch_for(fd, Interest::READABLE | Interest::WRITABLE)
+}
+
+/// Likewise, for some events only: whoever waits for no others is not woken up by them.
+pub fn watch_for(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` names one descriptor, which stays open until it is dropped, and the
     // AsyncFd that owns it is deregistered before that.
-    Ok(unsafe { tokio::io::unix::AsyncFd::register(fd) }?)
+    Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }

@@ -61,7 +61,7 @@ pub async fn branch(
     let process = find(place.cgroup, kernel, inner)?;
     let exit = watch(place.init, inner).await?;
     let mut branch = Kernel::new(leaf.to_owned(), process, lines, exit)?;
-    branch.fresh = kernel.fresh;
+    (branch.fresh, branch.next_count) = (kernel.fresh, kernel.next_count);
     let found = started.elapsed();
     match begin(&mut branch, place).await {
         Ok(missing) => {

@@ -65,6 +65,8 @@ pub struct Request<'a> {
     pub files: usize,
     /// Whether the kernel looks for them.
     pub look_at_files: bool,
+    /// Whether somebody waits for the event that tells of its beginning.
+    pub prompt: bool,
     /// Whether variables are to outlive the kernel.
     pub restore: Restore,
     /// The sandbox's memory limit.
@@ -80,7 +82,7 @@ pub struct Finish {
     pub state: KernelState,
     /// False where the next execution needs a new kernel: variables are lost, or there were none.
     pub kernel_alive: bool,
-    /// IPython's counter, 0 where the code never began.
+    /// IPython's counter, 0 where the kernel was not even asked.
     pub execution_count: u64,
     /// Changes in the working directory.
     pub files: Vec<FileChange>,
@@ -138,6 +140,8 @@ struct Run<'a> {
     frame_bytes_left: usize,
     results_dropped: bool,
     execution_count: u64,
+    /// The kernel has said so.
+    begun: bool,
     raised: bool,
     /// Processes of the kernel's cgroup as it began.
     present: Vec<i32>,
@@ -169,15 +173,16 @@ pub async fn run(
         frame_bytes_left: request.result_bytes * 3 / 2 + 4 * request.traceback_bytes,
         results_dropped: false,
         execution_count: 0,
+        begun: false,
         raised: false,
         present: Vec::new(),
     };
-    let before = Transfer::of(&kernel.process);
+    let before = kernel.transfer();
     let done = run.until_end(kernel, place, interrupt).await;
     // Of one that is about to be killed too; a process that died has taken its counters along.
     let after = match done {
         End::Died => None,
-        End::Done { .. } | End::Killed(_) => Transfer::of(&kernel.process),
+        End::Done { .. } | End::Killed(_) => kernel.transfer(),
     };
     let mut finish = Finish {
         ending: Ending::Ok,
@@ -201,6 +206,7 @@ pub async fn run(
             files_truncated,
             files_seen,
             disk_full,
+            forks,
         } => {
             finish.files_seen = files_seen;
             finish.disk_full = disk_full;
@@ -212,14 +218,14 @@ pub async fn run(
             finish.files_truncated = files_truncated || files.len() > request.files;
             finish.files = files;
             finish.files.truncate(request.files);
+            kernel.outdate_checkpoint();
             if reason.is_some() {
-                let killed = kill_started(kernel, place.cgroup, &run.present).await;
+                let killed = kill_started(kernel, place.cgroup, &run.present, forks).await;
                 finish.killed = killed.unwrap_or_else(|e| {
                     tracing::warn!("what an execution started is not gone: {e}");
                     0
                 });
             }
-            kernel.outdate_checkpoint();
             run.drain(kernel).await;
         }
         End::Killed(reason) => {
@@ -278,6 +284,7 @@ enum End {
         files_truncated: bool,
         files_seen: u64,
         disk_full: bool,
+        forks: bool,
     },
     Killed(Reason),
     Died,
@@ -300,12 +307,13 @@ impl Run<'_> {
             max_traceback_bytes: self.request.traceback_bytes,
             max_files: self.request.files,
             look_at_files: self.request.look_at_files,
+            prompt: self.request.prompt,
             restore: self.request.restore,
             memory_bytes: self.request.memory_bytes,
         };
         let mut phase = Phase::Running;
         // Before the code runs: on a busy host it is quicker than we are.
-        self.present = place.cgroup.processes(kernel.leaf()).unwrap_or_default();
+        self.present = kernel.members(place.cgroup);
         // A kernel that was stopped does not read: the request must not hold us beyond the time.
         // A kernel that takes the request at once is asked before an interrupt kills it.
         let sent = tokio::select! {
@@ -319,12 +327,14 @@ impl Run<'_> {
         if !sent {
             return End::Died;
         }
+        // Until it says so itself, if it lives so long.
+        self.execution_count = kernel.next_count;
         let mut out = Vec::with_capacity(PIPE_BYTES);
         let mut err = Vec::with_capacity(PIPE_BYTES);
         loop {
             let running = matches!(phase, Phase::Running);
             // What comes before `started` is late output of an earlier execution; it waits its turn.
-            let begun = self.execution_count > 0;
+            let begun = self.begun || !self.request.prompt;
             let (tick, kill_at) = match phase {
                 Phase::Running => (deadline, deadline),
                 Phase::Interrupting { next, kill_at, .. } => (next.min(kill_at), kill_at),
@@ -373,14 +383,18 @@ impl Run<'_> {
                         continue;
                     }
                     if let FromKernel::Done {
-                        execution_count, files, files_truncated, files_seen, disk_full, ..
+                        execution_count, next_count, files, files_truncated, files_seen, disk_full,
+                        forks, ..
                     } = frame {
                         self.execution_count = execution_count;
+                        kernel.next_count = next_count;
                         let reason = match phase {
                             Phase::Running => None,
                             Phase::Interrupting { reason, .. } => Some(reason),
                         };
-                        return End::Done { reason, files, files_truncated, files_seen, disk_full };
+                        return End::Done {
+                            reason, files, files_truncated, files_seen, disk_full, forks,
+                        };
                     }
                     self.take(frame, kernel, tell_until).await;
                 }
@@ -434,7 +448,8 @@ impl Run<'_> {
         let event = match frame {
             FromKernel::Started {
                 execution_count, ..
-            } if self.execution_count == 0 => {
+            } if !self.begun => {
+                self.begun = true;
                 self.execution_count = execution_count;
                 Event::Started { execution_count }
             }

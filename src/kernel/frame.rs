@@ -35,6 +35,8 @@ struct Fields<'a> {
     variant: Cow<'a, str>,
     id: Option<u64>,
     execution_count: Option<u64>,
+    next_count: Option<u64>,
+    forks: Option<bool>,
     #[serde(borrow)]
     kind: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -124,10 +126,12 @@ impl Fields<'_> {
                 FromKernel::Done {
                     id: required(self.id, "id")?,
                     execution_count: required(self.execution_count, "execution_count")?,
+                    next_count: self.next_count.unwrap_or_default(),
                     files,
                     files_truncated: files_truncated || self.files_truncated.unwrap_or_default(),
                     files_seen: self.files_seen.unwrap_or_default(),
                     disk_full: self.disk_full.unwrap_or_default(),
+                    forks: self.forks.unwrap_or_default(),
                 }
             }
             "checkpoint" => FromKernel::Checkpoint {

@@ -7,21 +7,24 @@ use std::os::unix::net::UnixStream as UnixSocket;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::UnixStream;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver as PipeReader;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::frame;
 use super::protocol::{FromKernel, MAX_KERNEL_FRAME_BYTES, ToKernel};
+use super::transfer::{Meter, Transfer};
 use super::zygote::{Exit, ForkSpec, Zygote};
-use crate::isolation::cgroup::SandboxCgroup;
+use crate::isolation::cgroup::{Members, SandboxCgroup};
 use crate::isolation::channel;
 use crate::isolation::host::{Init, Process};
 use crate::isolation::posture::{self, Required};
-use crate::isolation::{Context, Error};
+use crate::isolation::{Context, Error, sys};
 
 /// Why there is no checkpoint, where nothing is known.
 const NO_CHECKPOINT: &str = "the kernel had no checkpoint of its last state";
@@ -39,6 +42,8 @@ const LEFT_FRAMES: usize = 1000;
 const ANSWER_BYTES: usize = 256 * 1024;
 /// Longest between fork and ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest between the end of an execution and its checkpoint, where that follows at once.
+const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest that the zygote may take to tell how a kernel ended.
 const REAP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -48,12 +53,20 @@ pub struct Kernel {
     /// Leaf of the sandbox's cgroup that holds the kernel and all that it starts.
     leaf: String,
     pub(super) process: Process,
+    /// Of the process, once it has executed something.
+    meter: Option<Meter>,
+    /// Of the leaf, likewise.
+    members: Option<Members>,
     pub(super) frames: Frames,
     pub(super) stdout: PipeReader,
     pub(super) stderr: PipeReader,
     exit: Option<oneshot::Receiver<Exit>>,
-    /// Its checkpoint's process id inside, or why there is none, for people.
+    /// Its last checkpoint's process id inside, or why there is none, for people.
     pub(super) checkpoint: Result<i32, String>,
+    /// It has executed something since that checkpoint.
+    outdated: bool,
+    /// IPython's counter in its next execution.
+    pub(super) next_count: u64,
     /// Whether it has executed nothing yet: a new one is as good.
     pub(super) fresh: bool,
 }
@@ -167,11 +180,15 @@ impl Kernel {
         Ok(Self {
             leaf,
             process,
+            meter: None,
+            members: None,
             frames: Frames::new(lines.socket)?,
             stdout: reader(lines.stdout)?,
             stderr: reader(lines.stderr)?,
             exit: Some(exit),
             checkpoint: Err(NO_CHECKPOINT.into()),
+            outdated: false,
+            next_count: 1,
             fresh: true,
         })
     }
@@ -231,6 +248,7 @@ impl Kernel {
     pub fn move_into(&mut self, cgroup: &SandboxCgroup, leaf: &str) -> Result<(), Error> {
         cgroup.move_into(leaf, self.process.pid())?;
         leaf.clone_into(&mut self.leaf);
+        self.members = None;
         Ok(())
     }
 
@@ -239,17 +257,41 @@ impl Kernel {
         self.process.has_exited()
     }
 
+    /// What its process has read and written so far; `None` where it is gone or nobody counts.
+    pub(super) fn transfer(&mut self) -> Option<Transfer> {
+        if self.meter.is_none() {
+            self.meter = Meter::of(&self.process);
+        }
+        self.meter.as_ref()?.read()
+    }
+
+    /// Host ids of all processes in its leaf, as far as they can be listed.
+    pub(super) fn members(&mut self, cgroup: &SandboxCgroup) -> Vec<i32> {
+        if self.members.is_none() {
+            self.members = cgroup.members(&self.leaf).ok();
+        }
+        let members = self.members.as_ref().and_then(|members| members.now().ok());
+        members.unwrap_or_default()
+    }
+
     /// Notes that an execution has ended: a checkpoint of before is none of what is now.
     pub(super) fn outdate_checkpoint(&mut self) {
         self.fresh = false;
-        if self.checkpoint.is_ok() {
-            self.checkpoint = Err(NO_CHECKPOINT.into());
+        self.outdated = true;
+    }
+
+    /// The checkpoint of its last state, as [`Kernel::checkpoint`].
+    pub(super) fn last_checkpoint(&self) -> Result<i32, String> {
+        match &self.checkpoint {
+            Ok(_) if self.outdated => Err(NO_CHECKPOINT.into()),
+            known => known.clone(),
         }
     }
 
     /// Notes what it told about its checkpoint.
     pub(super) fn note_checkpoint(&mut self, pid: Option<i32>, objection: Option<String>) {
         self.checkpoint = pid.ok_or_else(|| objection.unwrap_or_else(|| NO_CHECKPOINT.into()));
+        self.outdated = false;
     }
 
     /// Notes what it told about its checkpoint after its last execution, and drops what else it said.
@@ -265,9 +307,26 @@ impl Kernel {
         }
     }
 
+    /// Waits until it has told of the checkpoint that it was about to make.
+    pub(super) async fn await_checkpoint(&mut self) {
+        let told = async {
+            while let Ok(Some(body)) = self.frames.next().await {
+                if body.len() <= ANSWER_BYTES
+                    && let Ok(Some(FromKernel::Checkpoint { pid, objection })) =
+                        frame::parse(&body, 0)
+                {
+                    return self.note_checkpoint(pid, objection);
+                }
+            }
+        };
+        // One that does not tell is its own loss: it may be killed with what the code has started.
+        let _ = timeout(CHECKPOINT_TIMEOUT, told).await;
+    }
+
     /// Its checkpoint has become the kernel.
     pub(super) fn replace(&mut self, process: Process, exit: oneshot::Receiver<Exit>) {
         self.process = process;
+        self.meter = None;
         self.exit = Some(exit);
         self.checkpoint = Err(NO_CHECKPOINT.into());
     }
@@ -312,22 +371,41 @@ fn reader(pipe: OwnedFd) -> Result<PipeReader, Error> {
 /// Length-prefixed JSON over a stream socket. [`Frames::next`] may be cancelled at any point.
 #[derive(Debug)]
 pub(super) struct Frames {
-    stream: UnixStream,
+    /// Watched for what comes only: as the kernel takes what was sent, we have nothing to do.
+    socket: AsyncFd<OwnedFd>,
     buffer: BytesMut,
 }
 
 impl Frames {
-    fn new(stream: UnixSocket) -> Result<Self, Error> {
-        stream.set_nonblocking(true).context("watch the kernel")?;
-        let stream = UnixStream::from_std(stream).context("watch the kernel")?;
+    fn new(socket: UnixSocket) -> Result<Self, Error> {
+        socket.set_nonblocking(true).context("watch the kernel")?;
+        let watched = sys::watch_for(socket.into(), Interest::READABLE);
         Ok(Self {
-            stream,
+            socket: watched.context("watch the kernel")?,
             buffer: BytesMut::new(),
         })
     }
 
     pub(super) async fn send(&mut self, message: &ToKernel<'_>) -> io::Result<()> {
-        self.stream.write_all(&frame_of(message)?).await
+        let frame = frame_of(message)?;
+        let mut left = &frame[..];
+        while !left.is_empty() {
+            match rustix::net::send(self.socket.get_ref(), left, SendFlags::NOSIGNAL) {
+                Ok(sent) => left = &left[sent..],
+                Err(Errno::AGAIN) => self.writable().await?,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the kernel has taken some of what was sent.
+    async fn writable(&self) -> io::Result<()> {
+        let again = self.socket.get_ref().try_clone()?;
+        let watched = sys::watch_for(again, Interest::WRITABLE)?;
+        let _ready = watched.writable().await?;
+        Ok(())
     }
 
     /// Sends a message that descriptors come with; small, and to a kernel that waits for it.
@@ -337,8 +415,12 @@ impl Frames {
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let frame = frame_of(message)?;
-        let send = || channel::send(self.stream.as_fd(), &frame, fds);
-        self.stream.async_io(Interest::WRITABLE, send).await
+        loop {
+            match channel::send(self.socket.get_ref().as_fd(), &frame, fds) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
+                sent => return sent,
+            }
+        }
     }
 
     /// The next frame's body, `None` at the end of the file. The length is checked before memory is
@@ -348,8 +430,11 @@ impl Frames {
             if let Some(frame) = self.take()? {
                 return Ok(Some(frame));
             }
-            self.buffer.reserve(MIN_READ_BYTES);
-            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+            let mut ready = self.socket.readable().await?;
+            let buffer = &mut self.buffer;
+            if let Ok(read) = ready.try_io(|socket| read_into(buffer, socket.get_ref()))
+                && read? == 0
+            {
                 return Ok(None);
             }
         }
@@ -382,10 +467,7 @@ impl Frames {
     }
 
     fn read_now(&mut self) -> io::Result<usize> {
-        let mut bytes = [0; MIN_READ_BYTES];
-        let read = rustix::io::read(&self.stream, &mut bytes)?;
-        self.buffer.extend_from_slice(&bytes[..read]);
-        Ok(read)
+        read_into(&mut self.buffer, self.socket.get_ref())
     }
 
     fn take(&mut self) -> io::Result<Option<BytesMut>> {
@@ -413,6 +495,16 @@ impl Frames {
         }
         Ok(Some(body))
     }
+}
+
+/// Reads once what is there now, as much as there is room for; bytes read, 0 at the end of the file.
+fn read_into(buffer: &mut BytesMut, socket: &OwnedFd) -> io::Result<usize> {
+    let before = buffer.len();
+    let room = (buffer.capacity() - before).max(MIN_READ_BYTES);
+    buffer.resize(before + room, 0);
+    let read = rustix::io::read(socket, &mut buffer[before..]);
+    buffer.truncate(before + *read.as_ref().unwrap_or(&0));
+    Ok(read?)
 }
 
 /// Length and body in one piece: the kernel wakes up once.

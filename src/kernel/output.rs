@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
+use rustix::buffer::spare_capacity;
+
 /// Read at once from a pipe, whose buffer in the kernel holds as much (pipe(7)).
 pub const PIPE_BYTES: usize = 64 * 1024;
 /// Most that a pipe's buffer can hold: `/proc/sys/fs/pipe-max-size`, which user code can ask for.
@@ -11,9 +13,9 @@ pub const PIPE_MOST_BYTES: usize = 1024 * 1024;
 /// What a non-blocking pipe holds at this moment, [`PIPE_BYTES`] at most; empty when it is empty or
 /// at its end. Asks the kernel itself: tokio knows only what its reactor has seen so far.
 pub fn read_now(pipe: impl AsFd) -> Vec<u8> {
-    let mut buffer = vec![0; PIPE_BYTES];
-    let read = rustix::io::read(pipe, &mut buffer).unwrap_or(0);
-    buffer.truncate(read);
+    let mut buffer = Vec::with_capacity(PIPE_BYTES);
+    // Where it fails nothing has come.
+    let _ = rustix::io::read(pipe, spare_capacity(&mut buffer));
     buffer
 }
 

@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.
@@ -172,6 +172,8 @@ pub enum ToKernel<'a> {
         max_files: usize,
         /// Whether to look for them: another process may do that (`src/isolation/filework/journal.rs`).
         look_at_files: bool,
+        /// Whether [`FromKernel::Started`] is to come at once, or with the next frame.
+        prompt: bool,
         /// Whether the kernel keeps checkpoints of itself.
         restore: Restore,
         /// The sandbox's memory limit, by which [`Restore::Auto`] decides.
@@ -306,6 +308,8 @@ pub enum FromKernel {
         id: u64,
         /// IPython's counter, from 1.
         execution_count: u64,
+        /// What it will be in the next execution.
+        next_count: u64,
         /// Changes in the working directory, sorted by path.
         files: Vec<FileChange>,
         /// More changes happened than `max_files`.
@@ -314,5 +318,7 @@ pub enum FromKernel {
         files_seen: u64,
         /// No room for files was left at the end, or the execution ended for want of some.
         disk_full: bool,
+        /// It keeps its state now, without waiting for silence; [`FromKernel::Checkpoint`] comes after that.
+        forks: bool,
     },
 }

@@ -32,7 +32,7 @@ const WAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why the variables are lost, for people. Nothing of the kernel is left then.
 pub async fn restore(kernel: &mut Kernel, place: &Place<'_>) -> Result<Vec<String>, String> {
     kernel.read_checkpoints();
-    let outcome = match kernel.checkpoint.clone() {
+    let outcome = match kernel.last_checkpoint() {
         Ok(pid) => wake(kernel, place, pid).await.map_err(|e| {
             tracing::warn!("a checkpoint was of no use: {e}");
             "the checkpoint was gone or did not wake".to_owned()
@@ -99,21 +99,27 @@ pub(super) async fn watch(init: &Init, pid: i32) -> Result<oneshot::Receiver<Exi
 }
 
 /// Kills what an execution has started and what did not end with it: everything in the kernel's cgroup
-/// but the kernel, its checkpoint and what was `present` before. Gives how many processes that were.
+/// but the kernel, its checkpoints and what was `present` before. Gives how many processes that were.
+/// `forks`: the kernel has said that it makes a new checkpoint now.
 pub(super) async fn kill_started(
     kernel: &mut Kernel,
     cgroup: &SandboxCgroup,
     present: &[i32],
+    forks: bool,
 ) -> Result<usize, Error> {
     let leaf = kernel.leaf().to_owned();
+    // The one of before ends of itself, a moment after there is a new one.
+    let before = kernel.checkpoint.clone().ok();
+    if forks {
+        kernel.await_checkpoint().await;
+    }
     // Frozen before it is asked: a checkpoint that the kernel forks from here on is not there yet.
     let frozen = cgroup.freeze_leaf(&leaf)?;
     kernel.read_checkpoints();
-    let (own, checkpoint) = (kernel.process.pid(), kernel.checkpoint.as_ref().ok());
+    let (own, after) = (kernel.process.pid(), kernel.checkpoint.clone().ok());
     let keep = |pid| {
-        pid == own
-            || present.contains(&pid)
-            || checkpoint.is_some() && inner_id(pid).as_ref() == checkpoint
+        let is_checkpoint = |inner: i32| [before, after].contains(&Some(inner));
+        pid == own || present.contains(&pid) || inner_id(pid).is_some_and(is_checkpoint)
     };
     let killed = kill_others(cgroup, &leaf, keep).await;
     drop(frozen);

@@ -308,6 +308,7 @@ impl Context {
             traceback_bytes: limits.traceback_bytes,
             files: limits.files,
             look_at_files: turn.is_none(),
+            prompt: spec.prompt,
             restore: spec.restore,
             memory_bytes: sandbox.memory_bytes(),
         };

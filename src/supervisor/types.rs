@@ -213,6 +213,8 @@ pub struct ExecuteSpec {
     pub timeout: Option<Duration>,
     /// Variables for this execution only.
     pub env: BTreeMap<String, String>,
+    /// Whether [`Event::Started`] is to come at once; else it may come with the next event.
+    pub prompt: bool,
     /// Whether variables are to outlive a kernel that dies.
     pub restore: Restore,
     /// What `input()` and `sys.stdin` read; `None` is at its end from the start.

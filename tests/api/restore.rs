@@ -1,5 +1,7 @@
 //! Variables that outlive the death of the process that holds them.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::fixture::Service;
@@ -69,6 +71,25 @@ fn two_deaths_in_a_row_and_a_death_at_the_start_lose_nothing() {
     let ended = run(&sandbox, "import ctypes\nctypes.string_at(0)", "auto");
     assert_eq!(ended["signal"], 11, "{}", shown(&ended));
     assert_eq!(sandbox.stdout("print(x)"), "5\n");
+}
+
+#[test]
+fn the_counter_goes_on_where_the_code_died_without_a_word() {
+    let service = service();
+    let sandbox = service.create();
+    sandbox.stdout("x = 5");
+    // One request right after the other, and after a pause.
+    for pause in [0, 0, 0, 30, 30] {
+        std::thread::sleep(Duration::from_millis(pause));
+        let ended = run(&sandbox, "import os\nos._exit(1)", "auto");
+        assert_eq!(ended["execution_count"], 2, "{}", shown(&ended));
+        assert_eq!(ended["state"], "restored", "{}", shown(&ended));
+    }
+    let outcome = sandbox.execute("get_ipython().execution_count = 40");
+    assert_eq!(outcome["execution_count"], 2, "{}", shown(&outcome));
+    let ended = run(&sandbox, "import os\nos._exit(1)", "auto");
+    assert_eq!(ended["execution_count"], 40, "{}", shown(&ended));
+    assert_eq!(sandbox.execute("x")["execution_count"], 40);
 }
 
 #[test]

@@ -26,6 +26,57 @@ fn code_that_ignores_interrupts_is_ended_all_the_same() {
     assert_eq!(outcome["state"], "kept");
 }
 
+/// Code is not shown to IPython's transformers where there is nothing in it for them; what they would have
+/// made of it is what runs.
+#[test]
+fn plain_code_is_what_ipython_would_make_of_it() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let said = sandbox.stdout(PLAIN_CODE);
+    let last = said.lines().last().unwrap_or_default();
+    let counts: Vec<u32> = last
+        .split_whitespace()
+        .map(|word| word.parse().expect("two counts"))
+        .collect();
+    let [plain, other] = counts[..] else {
+        panic!("{said}");
+    };
+    assert!(plain > 1000 && other > 1000, "{said}");
+}
+
+/// Random code of pieces that mean something to IPython somewhere, transformed both ways.
+const PLAIN_CODE: &str = r#"
+import random
+from IPython.core.interactiveshell import InteractiveShell
+shell, draw = get_ipython(), random.Random(11)
+%alias_magic shout time
+from IPython.core.macro import Macro
+again = Macro('1+1')
+pieces = ['x', '1', ' ', '  ', '\t', '\n', '\n\n', '\n    ', '+', '=', ' = ', '(', ')', "'", '"""', '#', ',', ';', '/', '.',
+          '...', '>>> ', 'In [1]: ', '%', '%%', '!', '?', '\\', '\\\n', '\r\n', '\f', '\v', '\x85', '\u2028', '\x1c', 'ls', 'cd x',
+          'print', 'pwd', 'shout', 'again', 'exit', 'quit', 'time x', 'if x:', 'def f():', 'await ', 'async ', '@', ':', '[', ']', 'é',
+          'x.y', '*', 'emacs # PYTHON-MODE', '\ud800', '\0', 'b', "f'{x!r}'", 'None', '\n\t\n']
+
+def outcome(transform, code):
+    try:
+        return transform(code)
+    except BaseException as error:
+        return type(error)
+
+counts = [0, 0]
+for _ in range(12000):
+    code = ''.join(draw.choices(pieces, k=draw.randrange(6)))
+    plain = shell._is_python(code)
+    counts[not plain] += 1
+    if plain:
+        ours = shell.transform_cell(code)
+        theirs = outcome(lambda text: InteractiveShell.transform_cell(shell, text), code)
+        if isinstance(theirs, type):  # text that has no UTF-8: the compiler refuses it too
+            ours = outcome(lambda text: compile(text, 'x', 'exec'), ours)
+        assert ours == theirs, (code, ours, theirs)
+print('\n', *counts)
+"#;
+
 #[test]
 fn memory_that_is_freed_can_be_used_again() {
     let service = Service::start();

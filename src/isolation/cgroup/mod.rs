@@ -17,7 +17,7 @@ mod layout;
 mod sandbox;
 
 pub use layout::Layout;
-pub use sandbox::{CgroupLimits, Counters, Frozen, SandboxCgroup};
+pub use sandbox::{CgroupLimits, Counters, Frozen, Members, SandboxCgroup};
 
 use super::error::{Context, Error};
 use super::migrations::Migrations;

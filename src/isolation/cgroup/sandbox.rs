@@ -12,12 +12,16 @@ use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::cpu::CpuController;
 use cgroups_rs::fs::memory::MemController;
 use cgroups_rs::fs::pid::PidController;
+use rustix::buffer::spare_capacity;
+use rustix::io::pread;
 
 use super::{Layout, field, kill, make, make_delegated, open_dir, open_procs, remove_tree};
-use crate::isolation::error::Error;
+use crate::isolation::error::{Context, Error};
 
 /// Period of the CPU quota: the kernel's default (cgroup v2 documentation, cpu.max).
 const CPU_PERIOD_US: u64 = 100_000;
+/// Room for one read of a list of processes.
+const LIST_BYTES: usize = 4096;
 /// On v1 TCP buffers may take this part of the memory limit beside it (v2 counts them within).
 const V1_SOCKET_SHARE: i64 = 16;
 
@@ -78,6 +82,29 @@ impl Drop for Frozen {
     fn drop(&mut self) {
         // Gone where the sandbox was closed meanwhile.
         let _ = fs::write(&self.0, "0");
+    }
+}
+
+/// The list of a leaf's processes, kept open as [`CounterFiles`] are.
+#[derive(Debug)]
+pub struct Members(File);
+
+impl Members {
+    /// Their host ids.
+    pub fn now(&self) -> Result<Vec<i32>, Error> {
+        let mut text = Vec::new();
+        loop {
+            text.reserve(LIST_BYTES);
+            let at = text.len() as u64;
+            let read = pread(&self.0, spare_capacity(&mut text), at);
+            if read.context("list the processes of a cgroup")? == 0 {
+                break;
+            }
+        }
+        let lines = text.split(|byte| *byte == b'\n');
+        Ok(lines
+            .filter_map(|line| str::from_utf8(line).ok()?.parse().ok())
+            .collect())
     }
 }
 
@@ -231,9 +258,14 @@ impl SandboxCgroup {
 
     /// Host ids of a leaf's processes.
     pub fn processes(&self, leaf: &str) -> Result<Vec<i32>, Error> {
-        let file = self.dir().join(leaf).join("cgroup.procs");
-        let text = fs::read_to_string(&file).map_err(Error::path("read", &file))?;
-        Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+        self.members(leaf)?.now()
+    }
+
+    /// To look at a leaf's processes again and again.
+    pub fn members(&self, leaf: &str) -> Result<Members, Error> {
+        let path = self.dir().join(leaf).join("cgroup.procs");
+        let file = File::open(&path).map_err(Error::path("open", path))?;
+        Ok(Members(file))
     }
 
     /// Whether a process is in a leaf.
