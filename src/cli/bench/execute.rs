@@ -2,41 +2,60 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::time::sleep;
+
 use serde_json::{Value, json};
 
 use super::rows::{Row, floor};
-use super::{BenchArgs, FRAME_OF_50_MIB, Target, close, create};
+use super::{BenchArgs, FRAME_OF_50_MIB, QUIET, Target, close, create, quiet_samples};
 use crate::cli::Common;
 use crate::cli::client::Client;
 
-/// Without checkpoints, and with them beside a DataFrame.
+/// Without checkpoints, and with them beside a DataFrame; back to back, and after quiet.
 pub(super) async fn measure(common: &Common, args: &BenchArgs) -> Result<Vec<Row>, String> {
     let mut target = Target::of(common, args).await?;
     let client = &mut target.client;
     let id = create(client).await?;
     let path = format!("/sandbox/{id}/execute");
     let samples = args.samples;
-    let mut health = Row::new("GET /health");
     let never = json!({ "code": "1+1", "restore": "never" }).to_string();
+    let auto = json!({ "code": "1+1", "restore": "auto" }).to_string();
+    let mut health = Row::new("GET /health");
     let mut plain = Row::new("execute 1+1, restore never");
     for n in 0..=samples {
-        let started = Instant::now();
-        client.bytes("GET", "/health", "text/plain", "").await?;
-        let answered = started.elapsed();
+        health.add(n, timed_health(client).await?);
         plain.add(n, timed_execution(client, &path, &never).await?);
-        if n > 0 {
-            health.samples.push(answered);
-        }
     }
     let frame = json!({ "code": FRAME_OF_50_MIB });
     client.json("POST", &path, &frame).await?;
-    let auto = json!({ "code": "1+1", "restore": "auto" }).to_string();
-    let mut restorable = Row::new("the same, restore auto, 50 MiB DataFrame");
+    let mut restorable = Row::new("execute 1+1, restore auto, 50 MiB DataFrame");
     for n in 0..=samples {
         restorable.add(n, timed_execution(client, &path, &auto).await?);
     }
+    // All that is asleep and out of the caches by then is in these, the host's part too: hence the first.
+    let mut quiet_health = Row::new("GET /health, after a quiet second");
+    let mut quiet = Row::new("that auto execution, after a quiet second");
+    for n in 0..=quiet_samples(samples) {
+        sleep(QUIET).await;
+        quiet_health.add(n, timed_health(client).await?);
+        sleep(QUIET).await;
+        quiet.add(n, timed_execution(client, &path, &auto).await?);
+    }
     close(client, &id).await?;
-    Ok(vec![floor(samples), health, plain, restorable])
+    Ok(vec![
+        floor(samples),
+        health,
+        plain,
+        restorable,
+        quiet_health,
+        quiet,
+    ])
+}
+
+async fn timed_health(client: &mut Client) -> Result<Option<Duration>, String> {
+    let started = Instant::now();
+    client.bytes("GET", "/health", "text/plain", "").await?;
+    Ok(Some(started.elapsed()))
 }
 
 /// How long `1+1` takes, `None` where the answer is wrong.

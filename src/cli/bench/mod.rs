@@ -7,6 +7,7 @@ mod service;
 mod tti;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -145,6 +146,14 @@ async fn create_with(client: &mut Client, wish: &Value) -> Result<String, String
 async fn close(client: &mut Client, id: &str) -> Result<(), String> {
     let path = format!("/sandbox/{id}/close");
     client.json("POST", &path, &json!({})).await.map(drop)
+}
+
+/// A pause before a sample, as when somebody thinks.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Fewer samples where each waits so long.
+fn quiet_samples(samples: usize) -> usize {
+    samples.min(20)
 }
 
 /// What the kernel holds for some of the rows.

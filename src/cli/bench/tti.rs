@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::rows::{Row, floor};
 use super::service::Service;
-use super::{BenchArgs, TtiArgs, close, create, create_with};
+use super::{BenchArgs, QUIET, TtiArgs, close, create, create_with, quiet_samples};
 use crate::cli::Common;
 use crate::cli::client::Client;
 
@@ -39,7 +39,7 @@ pub(super) async fn measure(common: &Common, args: &TtiArgs) -> Result<(Vec<Row>
             "tti, pool empty, after a quiet second",
             &service.url,
             &args.short(),
-            Duration::from_secs(1),
+            QUIET,
         )
         .await?,
     );
@@ -55,7 +55,7 @@ impl TtiArgs {
     fn short(&self) -> Self {
         Self {
             bench: BenchArgs {
-                samples: self.bench.samples.min(20),
+                samples: quiet_samples(self.bench.samples),
                 url: None,
                 json: self.bench.json,
             },
