@@ -110,8 +110,9 @@ class Checkpoints:
         it has become the kernel, else (False, why it could not be forked)."""
         hidden = _may_clone()
         try:
-            # Looked at here: whatever a checkpoint does, it does in pages that it copies for that.
-            self.alone = _are_all({0, 1, 2, *self.kept})
+            # Looked at here: whatever a checkpoint does, it does in pages that it copies for that. While
+            # other threads run there may be more by the time of the fork.
+            self.alone = hidden and _are_all({0, 1, 2, *self.kept})
             pid = self._fork(hidden, self._wait)
         except OSError as error:
             self.drop()

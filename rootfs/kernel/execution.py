@@ -11,9 +11,12 @@ _MAX_DEPTH = 100
 
 
 class Execution:
-    def __init__(self, channel, pipes, interrupts, request):
+    def __init__(self, channel, streams, interrupts, request):
         self.channel = channel
-        self.pipes = pipes
+        self.pipes = streams.copies.values()
+        # Where somebody looks on, and so sees in which order things come.
+        self.turns = streams.turns if request["prompt"] else None
+        self.prompt = request["prompt"]
         self.interrupts = interrupts
         self.id = request["id"]
         self.result_bytes_left = request["max_result_bytes"]
@@ -26,10 +29,9 @@ class Execution:
         # Exceptions that were shown without ending the execution: of a callback, of `%run`.
         self.shown = []
 
-    def started(self, execution_count, at_once):
+    def started(self, execution_count):
         payload = encode({"type": "started", "id": self.id, "execution_count": execution_count})
-        # Whoever restores the kernel's variables must know of its checkpoint before the code runs.
-        self._send(payload, hold=not at_once and not self.channel.held)
+        self._send(payload, hold=not self.prompt)
 
     def result(self, kind, data, metadata=None, display_id=None, last=False):
         """`last`: nothing but the execution's end comes after it, and that at once."""
@@ -48,6 +50,7 @@ class Execution:
         if payload is None:
             payload = encode(frame | {"data": self._instead_of(data)})
         self.result_bytes_left -= len(payload)
+        self._take_turn()
         self._send(payload, hold=last)
 
     def _whole(self, frame, data, metadata):
@@ -77,6 +80,7 @@ class Execution:
         self.channel.settle()
 
     def error(self, name, value, traceback):
+        self._take_turn()
         self._send(encode({"type": "error", "id": self.id, "name": name, "value": value,
                            "traceback": traceback}))
 
@@ -89,6 +93,10 @@ class Execution:
             files = files[: len(files) // 2]
             payload = encode(frame | {"files": files, "files_truncated": True})
         self._send(payload, last=True)
+
+    def _take_turn(self):
+        if self.turns is not None and self.channel.owned():
+            self.turns.show(self.channel.fd)
 
     def _send(self, payload, last=False, hold=False):
         if not self.channel.owned():

@@ -99,18 +99,17 @@ class Kernel:
         """With a checkpoint of the state before, and one of the state after while nobody waits. Gives when
         it had answered."""
         if message["restore"] == "never" or not self.checkpoints.current:
-            # The first frame of the execution follows.
-            if self.take_checkpoint(message, self.channel.hold):
+            if self.take_checkpoint(message):
                 return -inf
         self.checkpoints.current = False
         self.execute(message)
         answered = monotonic()
         # Not at once where nobody is in a hurry: a client that closes the sandbox would wait for the fork.
         if self.channel.is_silent(0 if self.hurried else CHECKPOINT_DELAY_MS):
-            self.take_checkpoint(message, self.channel.write)
+            self.take_checkpoint(message)
         return answered
 
-    def take_checkpoint(self, message, send):
+    def take_checkpoint(self, message):
         """True in the checkpoint, when it has become the kernel."""
         try:
             objection = self.checkpoints.objection(message["restore"], message["memory_bytes"])
@@ -126,8 +125,7 @@ class Kernel:
         now = {"type": "checkpoint", "pid": self.checkpoints.pid, "objection": objection}
         if now != self.told_checkpoint:
             self.told_checkpoint = now
-            with self.channel.lock:
-                send(encode(now))
+            self.tell(now)
         return False
 
     def branch(self, message, descriptors):
@@ -170,13 +168,12 @@ class Kernel:
         self.tell(answer)
 
     def execute(self, request):
-        pipes = self.streams.copies.values()
-        execution = Execution(self.channel, pipes, self.interrupts, request)
+        execution = Execution(self.channel, self.streams, self.interrupts, request)
         self.streams.restore(request.get("stdin"))
         count = self.shell.execution_count
         self.interrupts.forget()
         stay_somewhere()
-        execution.started(count, request["prompt"])
+        execution.started(count)
         home = lockdown.HOME if request["look_at_files"] else None
         before = files.Snapshot(home)
         execution.ends_at_once = len(before.files) <= FEW_FILES

@@ -4,6 +4,7 @@ import ast
 import asyncio
 import codeop
 import dis
+import io
 import os
 import re
 import sys
@@ -30,6 +31,8 @@ _MAYBE_MAGIC = re.compile(r"[%!?\r\v\f\x1c-\x1e\x85\u2028\u2029]|\A(?:\s|\Z)"
                           r"|^[ \t]*(?:[,;/]|>>>|\.\.\.|In \[)", re.MULTILINE)
 # The instruction that calls `sys.displayhook`, and nothing else does in code of a module.
 _DISPLAY = dis.opmap["CALL_INTRINSIC_1"]
+# Runs where code that runs has IPython run more: no code at all.
+_NESTED = object()
 _FIRST_WORD = re.compile(r"[\w.*]*")
 
 # Displays of threads that outlive their execution, kept for the next one; the rest is dropped.
@@ -75,8 +78,9 @@ class ResultHook(DisplayHook):
 
     def write_format_data(self, format_dict, md_dict=None):
         if execution := self.shell.execution:
-            # Of the code that calls `sys.displayhook`, by way of ours.
-            last = execution.ends_at_once and self.shell.ends_with(sys._getframe(2))
+            # Of the code that calls `sys.displayhook`, by way of ours; a thread may begin with it.
+            frame = sys._getframe(1).f_back
+            last = execution.ends_at_once and frame is not None and self.shell.ends_with(frame)
             execution.result("execute_result", format_dict, md_dict, last=last)
 
     def log_output(self, format_dict):
@@ -163,7 +167,7 @@ class Shell(InteractiveShell):
     # The execution that runs now; what is displayed belongs to it.
     execution = None
     loop = None
-    # What of it runs now.
+    # What of it runs now; not what that runs through IPython in turn.
     running_code = None
 
     def __init__(self, **kwargs):
@@ -224,6 +228,7 @@ class Shell(InteractiveShell):
     def run(self, code):
         """Runs code as an execution. Returns the exception that ended it, or None."""
         problem = None
+        self.running_code = None
         self.mend_names()
         try:
             cell = self.transform_cell(code)
@@ -274,9 +279,11 @@ class Shell(InteractiveShell):
 
     def ends_with(self, frame):
         """Whether an execution ends with the value that this frame displays: it is that of the last
-        expression, and there are no figures, tasks or functions that others want to have called then."""
+        expression, and there are no figures, tasks, functions that others want to have called then, nor
+        streams of theirs to flush."""
         code = frame.f_code
         return (code is self.running_code and code.co_code[frame.f_lasti] == _DISPLAY
+                and type(sys.stdout) is type(sys.stderr) is io.TextIOWrapper
                 and self.ast_node_interactivity in ("last_expr", "last_expr_or_assign")
                 and self.loop is None and not figures.are_open()
                 and self._followers() == self.own_followers)
@@ -293,7 +300,8 @@ class Shell(InteractiveShell):
 
     async def run_code(self, code_obj, result=None, *, async_=False):
         """As IPython's, but every exception is an outcome, SystemExit too, and none is printed."""
-        self.running_code = code_obj
+        outer = self.running_code
+        self.running_code = code_obj if outer is None else _NESTED
         try:
             if async_:
                 await eval(code_obj, self.user_global_ns, self.user_ns)
@@ -307,6 +315,8 @@ class Shell(InteractiveShell):
             else:
                 self.showtraceback()
             return True
+        finally:
+            self.running_code = outer
         return False
 
     def create_task(self, coro, **options):

@@ -18,28 +18,13 @@ class _Text(io.BytesIO):
         return _FD  # so that it can be handed to a child
 
 
-# The last one, where it had nothing to give.
-_empty = None
-
-
 def restore(text):
-    """A `sys.stdin` for an execution that is as new, and its descriptor put right."""
-    global _empty
-    if text or not _is_as_new(sys.stdin):
-        sys.stdin = io.TextIOWrapper(_Text((text or "").encode()), encoding="utf-8")
-        _empty = None if text else sys.stdin
-    sys.__stdin__ = sys.stdin
+    """A new `sys.stdin` for an execution, and its descriptor put right."""
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(_Text((text or "").encode()), encoding="utf-8")
     try:
         os.fstat(_FD)
     except OSError:
         os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)  # takes the lowest number
-
-
-def _is_as_new(stdin):
-    try:
-        return stdin is _empty is not None and not vars(stdin) and not stdin.buffer.getvalue()
-    except (AttributeError, ValueError):  # without its buffer, closed
-        return False
 
 
 def ask(prompt="", *_, **__):

@@ -22,22 +22,36 @@ _TURN_SECONDS = 0.05
 _TURN_PAUSE_SECONDS = 0.00005
 
 
-class _Turns:
-    """Keeps what Python writes to the two streams in the order in which it does. They are two pipes: what
-    is in one must be read before something is written to the other. It may not be, while nobody executes
-    or a client is slow; then order is not waited for until the pipe has been read."""
+class Turns:
+    """Keeps what Python writes and shows in the order in which it does. The two streams are pipes, and what
+    is shown goes through a socket: what is in one must be read before something comes into another. It may
+    not be, while nobody executes or a client is slow; then order is not waited for until it has been."""
 
     def __init__(self, pipes):
         self.pipes = pipes
         self.last = None
+        # Where something was shown last.
+        self.socket = None
         self.hopeless = False
 
-    def take(self, fd):
+    def write(self, fd):
+        """Called before something is written to a stream."""
         last, self.last = self.last, fd
-        if last == fd or last not in self.pipes:
+        if last == fd:
             return
+        if last in self.pipes:
+            self.wait([(self.pipes[last], termios.FIONREAD)])
+        elif self.socket is not None:
+            self.wait([(self.socket, termios.TIOCOUTQ)])
+
+    def show(self, socket):
+        """Called before something is shown. Whoever else wrote to the pipes, programs say, wrote before."""
+        self.last, self.socket = None, socket
+        self.wait([(pipe, termios.FIONREAD) for pipe in self.pipes.values()])
+
+    def wait(self, queues):
         deadline = time.monotonic() + _TURN_SECONDS
-        while _unread(self.pipes[last]):
+        while any(_unread(*queue) for queue in queues):
             if self.hopeless or time.monotonic() > deadline:
                 self.hopeless = True
                 return
@@ -45,9 +59,9 @@ class _Turns:
         self.hopeless = False
 
 
-def _unread(pipe):
+def _unread(fd, request):
     try:
-        return unread(pipe, termios.FIONREAD)
+        return unread(fd, request)
     except OSError:
         return 0  # closed by user code
 
@@ -60,7 +74,7 @@ class _Eager(io.BufferedWriter):
         self.turns = turns
 
     def write(self, data):
-        self.turns.take(self.raw.fileno())
+        self.turns.write(self.raw.fileno())
         count = super().write(data)
         self.flush()
         return count
@@ -80,7 +94,7 @@ class Streams:
     def __init__(self):
         self.texts = {}
         self.copies = {}
-        self.turns = _Turns(self.copies)
+        self.turns = Turns(self.copies)
         # C code that prints is in order with Python at every line. By default it would be only when
         # the process ends, stdout being a pipe.
         _setvbuf(_c_stdout, None, _IOLBF, 0)
@@ -102,6 +116,7 @@ class Streams:
     def restore(self, text_of_stdin):
         """Undoes what the last execution did to the streams and their descriptors."""
         self.reconnect()
+        self.turns.last = self.turns.socket = None
         self.open()
         stdin.restore(text_of_stdin)
 

@@ -14,8 +14,8 @@ use crate::isolation::spawner::refuse_suid_dumpable;
 use crate::isolation::sys;
 use crate::supervisor::{CreateSpec, Event, ExecuteSpec, Prepared, Supervisor};
 
-/// Descriptors that a sandbox takes in the supervisor.
-const FDS_PER_SANDBOX: u64 = 6;
+/// Descriptors that a sandbox with one context takes in the supervisor once it has executed something.
+const FDS_PER_SANDBOX: u64 = 14;
 
 /// Options of `doctor`.
 #[derive(Debug, Args)]

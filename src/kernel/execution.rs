@@ -17,7 +17,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::frame;
-use super::handle::{Kernel, Place};
+use super::handle::{Kernel, LEFT_BYTES, LEFT_FRAMES, Place};
 use super::output::{PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
 use super::restore::{kill_started, restore};
@@ -230,6 +230,7 @@ pub async fn run(
         }
         End::Killed(reason) => {
             finish.ending = reason.ending();
+            run.take_left(kernel).await;
             go_on(kernel, place, &mut finish).await;
             run.drain(kernel).await;
         }
@@ -237,6 +238,7 @@ pub async fn run(
             // Where it only closed its socket it still runs.
             kernel.process.kill();
             let exit = kernel.exit().await;
+            run.take_left(kernel).await;
             let killed =
                 exit.signal == Some(libc::SIGKILL) || exit == super::zygote::Exit::default();
             finish.ending = if killed && place.cgroup.oom_kills() > oom_kills {
@@ -396,7 +398,7 @@ impl Run<'_> {
                             reason, files, files_truncated, files_seen, disk_full, forks,
                         };
                     }
-                    self.take(frame, kernel, tell_until).await;
+                    self.take(frame, tell_until).await;
                 }
             }
         }
@@ -443,8 +445,9 @@ impl Run<'_> {
         };
     }
 
-    /// A frame other than `done`. What came in the pipes before it is told before it.
-    async fn take(&mut self, frame: FromKernel, kernel: &mut Kernel, until: Instant) {
+    /// A frame other than `done`. Where order matters, the kernel has let us read what is in the pipes before
+    /// it sent this; what is in them now may be newer.
+    async fn take(&mut self, frame: FromKernel, until: Instant) {
         let event = match frame {
             FromKernel::Started {
                 execution_count, ..
@@ -485,14 +488,30 @@ impl Run<'_> {
             // Out of turn: forged.
             _ => return,
         };
-        match event {
-            Event::Started { .. } => {}
-            // Text of before it was read before it was sent; what is in the pipes now may be newer.
+        if matches!(event, Event::ClearOutput { .. }) {
             // What was held back is older.
-            Event::ClearOutput { .. } => self.tell_held(until).await,
-            _ => self.drain(kernel).await,
+            self.tell_held(until).await;
         }
         self.tell(event, until).await;
+    }
+
+    /// Tells what a kernel that will say nothing more has left in its socket.
+    async fn take_left(&mut self, kernel: &mut Kernel) {
+        let soon = Instant::now() + TELL_TIME;
+        let mut left = LEFT_BYTES;
+        for _ in 0..LEFT_FRAMES {
+            let Some(body) = kernel.frame_left(&mut left) else {
+                return;
+            };
+            match self.read(body).await {
+                Ok(Some(FromKernel::Checkpoint { pid, objection })) => {
+                    kernel.note_checkpoint(pid, objection);
+                }
+                Ok(Some(frame)) => self.take(frame, soon).await,
+                Ok(None) => {}
+                Err(_) => return,
+            }
+        }
     }
 
     /// Tells what is in the pipes now. The end of what came before a frame is there when the frame

@@ -14,7 +14,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver as PipeReader;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::task::coop::consume_budget;
+use tokio::time::{sleep, timeout};
 
 use super::frame;
 use super::protocol::{FromKernel, MAX_KERNEL_FRAME_BYTES, ToKernel};
@@ -35,15 +36,17 @@ const MIN_READ_BYTES: usize = 4096;
 /// Most that is read of what a dead kernel has left in its socket, whose buffer holds less: 416 KiB at
 /// most with the default `net.core.wmem_max` (socket(7)). Others that it started may write as fast as it
 /// is read, and whoever reads without waiting holds a thread of the service up.
-const LEFT_BYTES: usize = 512 * 1024;
+pub(super) const LEFT_BYTES: usize = 512 * 1024;
 /// Likewise, frames: each small one takes some 768 bytes of that buffer.
-const LEFT_FRAMES: usize = 1000;
+pub(super) const LEFT_FRAMES: usize = 1000;
 /// Longest answer to something else than an execution.
 const ANSWER_BYTES: usize = 256 * 1024;
 /// Longest between fork and ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest between the end of an execution and its checkpoint, where that follows at once.
-const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(1);
+const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two tries to send to a kernel that cannot be waited for.
+const WRITE_PAUSE: Duration = Duration::from_millis(5);
 /// Longest that the zygote may take to tell how a kernel ended.
 const REAP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -294,11 +297,16 @@ impl Kernel {
         self.outdated = false;
     }
 
+    /// The next frame that is there already, of the `left` bytes that are read at most.
+    pub(super) fn frame_left(&mut self, left: &mut usize) -> Option<BytesMut> {
+        self.frames.next_now(left).ok().flatten()
+    }
+
     /// Notes what it told about its checkpoint after its last execution, and drops what else it said.
     pub(super) fn read_checkpoints(&mut self) {
         let mut left = LEFT_BYTES;
         for _ in 0..LEFT_FRAMES {
-            let Ok(Some(body)) = self.frames.next_now(&mut left) else {
+            let Some(body) = self.frame_left(&mut left) else {
                 return;
             };
             if let Ok(Some(FromKernel::Checkpoint { pid, objection })) = frame::parse(&body, 0) {
@@ -402,7 +410,11 @@ impl Frames {
 
     /// Waits until the kernel has taken some of what was sent.
     async fn writable(&self) -> io::Result<()> {
-        let again = self.socket.get_ref().try_clone()?;
+        let Ok(again) = self.socket.get_ref().try_clone() else {
+            // No descriptor is free.
+            sleep(WRITE_PAUSE).await;
+            return Ok(());
+        };
         let watched = sys::watch_for(again, Interest::WRITABLE)?;
         let _ready = watched.writable().await?;
         Ok(())
@@ -427,14 +439,14 @@ impl Frames {
     /// taken.
     pub(super) async fn next(&mut self) -> io::Result<Option<BytesMut>> {
         loop {
+            // Frames that never end must not keep the others on this thread waiting, nor the clock.
+            consume_budget().await;
             if let Some(frame) = self.take()? {
                 return Ok(Some(frame));
             }
-            let mut ready = self.socket.readable().await?;
             let buffer = &mut self.buffer;
-            if let Ok(read) = ready.try_io(|socket| read_into(buffer, socket.get_ref()))
-                && read? == 0
-            {
+            let read = |socket: &mut OwnedFd| read_into(buffer, socket);
+            if self.socket.async_io_mut(Interest::READABLE, read).await? == 0 {
                 return Ok(None);
             }
         }

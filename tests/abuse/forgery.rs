@@ -116,6 +116,46 @@ fn an_early_end_harms_only_the_forger() {
     }
 }
 
+/// The socket never runs empty: neither the time nor anybody else on that thread may wait for it to.
+#[test]
+fn floods_of_frames_end_with_their_time_and_hold_nobody_up() {
+    const TIME: Duration = Duration::from_secs(2);
+    let scene = Scene::new("limits.interrupt_grace_seconds = 1");
+    let attackers = [scene.attacker(&json!({})), scene.attacker(&json!({}))];
+    let flood = format!(
+        "{FIND}import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
+         several = frame({{'type': 'error', 'id': 1}}) * 300, frame(b'') * 3000\n\
+         while True:\n    for frames in several: send(frames)"
+    );
+    let begun = Instant::now();
+    std::thread::scope(|threads| {
+        let floods = attackers.each_ref().map(|attacker| {
+            threads.spawn(|| {
+                let outcome = attacker.execute_within(TIME.as_secs_f64(), &flood);
+                (outcome, begun.elapsed())
+            })
+        });
+        while begun.elapsed() < TIME {
+            let asked = Instant::now();
+            scene.assert_others_unharmed();
+            let waited = asked.elapsed();
+            assert!(waited < Duration::from_millis(1500), "{waited:?}");
+        }
+        for flood in floods {
+            let (outcome, elapsed) = flood.join().expect("an outcome");
+            let in_time = TIME..TIME + Duration::from_millis(2500);
+            assert!(
+                outcome["outcome"] == "kernel_died" || in_time.contains(&elapsed),
+                "{elapsed:?}: {}",
+                shown(&outcome)
+            );
+        }
+    });
+    for attacker in &attackers {
+        assert_recovers(attacker);
+    }
+}
+
 #[test]
 fn results_without_end_are_bounded() {
     let scene = Scene::new("limits.interrupt_grace_seconds = 1\nlimits.result_bytes = 1000000");

@@ -158,6 +158,43 @@ fn events_come_as_lines_while_the_code_runs() {
     assert!(events.event().is_none(), "nothing follows the end");
 }
 
+#[test]
+fn values_come_where_they_were_shown_and_outlive_a_death_right_after() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let code = "for n in range(3):\n    get_ipython().run_cell(str(n))\n    print('after', n)\n\
+                import _thread, sys, time\n_thread.start_new_thread(sys.displayhook, (3,))\n\
+                time.sleep(0.2)\nprint('after', 3)\n\
+                import subprocess\nsubprocess.run(['echo', 'before 4'])\ndisplay(4)\n\
+                print('after', 4)\n5";
+    let mut events = sandbox.stream(code);
+    let mut seen = Vec::new();
+    while let Some(event) = events.event() {
+        match event["type"].as_str() {
+            Some("result") => seen.push(shown_text(&event)),
+            Some("stdout") => seen.push(event["text"].as_str().expect("text").to_owned()),
+            _ => {}
+        }
+    }
+    let expected: String = (0..5).map(|n| format!("{n}after {n}\n")).collect();
+    let expected = expected.replace("4after", "before 4\n4after") + "5";
+    assert_eq!(seen.concat(), expected);
+    for n in 0..20 {
+        let outcome = sandbox.execute("display(3)\nimport os\nos.kill(os.getpid(), 9)");
+        assert_eq!(outcome["outcome"], "kernel_died", "{}", shown(&outcome));
+        assert_eq!(
+            outcome["results"][0]["data"],
+            "3",
+            "{n}: {}",
+            shown(&outcome)
+        );
+    }
+}
+
+fn shown_text(event: &Value) -> String {
+    event["data"]["text/plain"].as_str().expect("text").into()
+}
+
 /// From the write inside to the client's hands, on the clock that both share. The median, as the machine
 /// that tests run on may do something else for a while.
 #[test]
