@@ -116,7 +116,7 @@ fn an_early_end_harms_only_the_forger() {
     }
 }
 
-/// The socket never runs empty: neither the time nor anybody else on that thread may wait for it to.
+/// Once the budget is used up empty frames are dropped unread. The socket never runs empty: neither the time nor anybody else on that thread may wait for it to.
 #[test]
 fn floods_of_frames_end_with_their_time_and_hold_nobody_up() {
     const TIME: Duration = Duration::from_secs(2);
@@ -124,8 +124,10 @@ fn floods_of_frames_end_with_their_time_and_hold_nobody_up() {
     let attackers = [scene.attacker(&json!({})), scene.attacker(&json!({}))];
     let flood = format!(
         "{FIND}import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
-         several = frame({{'type': 'error', 'id': 1}}) * 300, frame(b'') * 3000\n\
-         while True:\n    for frames in several: send(frames)"
+         other = frame({{'type': 'started', 'id': 1, 'execution_count': 1}}) * 2000\n\
+         for _ in range(60): os.write(control[0], other)\n\
+         none = frame(b'') * 16000\n\
+         while True: os.write(control[0], none)"
     );
     let begun = Instant::now();
     std::thread::scope(|threads| {
