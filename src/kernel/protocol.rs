@@ -250,7 +250,8 @@ pub enum FromKernel {
         /// IPython's counter, from 1.
         execution_count: u64,
     },
-    /// A MIME bundle.
+    /// A MIME bundle. Where the execution is `prompt`, it and [`Self::Error`] are sent when the pipes are
+    /// empty, and Python prints nothing before they are read: events come in its order.
     Result {
         /// As in the request.
         id: u64,

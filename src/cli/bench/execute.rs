@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::time::sleep;
-
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::rows::{Row, floor};
 use super::{BenchArgs, FRAME_OF_50_MIB, QUIET, Target, close, create, quiet_samples};
