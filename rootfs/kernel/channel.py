@@ -17,8 +17,7 @@ _READ_BYTES = 1 << 16
 # A branch needs three: its socket and its two pipes.
 _ANCILLARY_BYTES = _socket.CMSG_SPACE(3 * array.array("i").itemsize)
 
-_SETTLE_SECONDS = 0.1
-_SETTLE_PAUSE_SECONDS = 0.00005
+_PAUSE_SECONDS = 0.00005
 
 
 def _escape_surrogates(error):
@@ -42,9 +41,24 @@ def _framed(payload):
     return len(payload).to_bytes(4, "big") + payload
 
 
-def unread(fd, request):
+def are_read(sockets, pipes, seconds):
+    """Waits until the supervisor has read what was sent there. It may not while its client is slow, or
+    others print without end: then False, after so many seconds."""
+    queues = [(fd, termios.TIOCOUTQ) for fd in sockets] + [(fd, termios.FIONREAD) for fd in pipes]
+    deadline = monotonic() + seconds
+    while any(_unread(*queue) for queue in queues):
+        if monotonic() > deadline:
+            return False
+        sleep(_PAUSE_SECONDS)
+    return True
+
+
+def _unread(fd, request):
     """Bytes that the other end has not read: SIOCOUTQ of a socket (unix(7)), FIONREAD of a pipe."""
-    return struct.unpack("i", ioctl(fd, request, bytes(4)))[0]
+    try:
+        return struct.unpack("i", ioctl(fd, request, bytes(4)))[0]
+    except OSError:
+        return 0  # closed by user code
 
 
 class Channel:
@@ -108,15 +122,6 @@ class Channel:
         self.received.clear()
         while self.readable.poll(0) and os.read(self.fd, _READ_BYTES):
             pass
-
-    def settle(self, pipes=()):
-        """Waits a moment until the supervisor has read what was sent here, and what is in the pipes. It
-        may not while its client is slow, or others print without end."""
-        deadline = monotonic() + _SETTLE_SECONDS
-        while unread(self.fd, termios.TIOCOUTQ) or any(unread(fd, termios.FIONREAD) for fd in pipes):
-            if monotonic() > deadline:
-                return
-            sleep(_SETTLE_PAUSE_SECONDS)
 
     def owned(self):
         """False in a child that user code forked: the socket is not its to speak on."""

@@ -3,19 +3,21 @@
 import base64
 
 from _sandcell import structured
-from _sandcell.channel import MAX_FRAME_BYTES, encode
+from _sandcell.channel import MAX_FRAME_BYTES, are_read, encode
 from _sandcell.structured import MAX_INTEGER, MIN_INTEGER
 
 # Parsers stop at some depth (serde_json at 128); JSON nested deeper than this goes out as text.
 _MAX_DEPTH = 100
 
+# Longest that clear_output() waits until what came before it is read, and until it is.
+_CLEAR_SECONDS = 0.1
+
 
 class Execution:
     def __init__(self, channel, streams, interrupts, request):
         self.channel = channel
-        self.pipes = streams.copies.values()
-        # Where somebody looks on, and so sees in which order things come.
-        self.turns = streams.turns if request["prompt"] else None
+        self.turns = streams.turns
+        # Whether somebody looks on, and so sees in which order things come.
         self.prompt = request["prompt"]
         self.interrupts = interrupts
         self.id = request["id"]
@@ -75,9 +77,10 @@ class Execution:
             return
         # Text has its own way to the supervisor. What was printed before must have arrived, and this
         # must have before more is printed: else that were cleared too.
-        self.channel.settle(self.pipes)
+        fd, pipes = self.channel.fd, self.turns.pipes.values()
+        are_read([fd], pipes, _CLEAR_SECONDS)
         self._send(encode({"type": "clear_output", "id": self.id, "wait": bool(wait)}))
-        self.channel.settle()
+        are_read([fd], [], _CLEAR_SECONDS)
 
     def error(self, name, value, traceback):
         self._take_turn()
@@ -95,7 +98,7 @@ class Execution:
         self._send(payload, last=True)
 
     def _take_turn(self):
-        if self.turns is not None and self.channel.owned():
+        if self.prompt and self.channel.owned():
             self.turns.show(self.channel.fd)
 
     def _send(self, payload, last=False, hold=False):

@@ -4,11 +4,9 @@ import ctypes
 import io
 import os
 import sys
-import termios
-import time
 
 from _sandcell import stdin
-from _sandcell.channel import unread
+from _sandcell.channel import are_read
 
 _libc = ctypes.CDLL(None)
 _fflush = _libc.fflush
@@ -19,7 +17,6 @@ _c_stdout = ctypes.c_void_p.in_dll(_libc, "stdout").value
 _IOLBF = 1
 
 _TURN_SECONDS = 0.05
-_TURN_PAUSE_SECONDS = 0.00005
 
 
 class Turns:
@@ -40,30 +37,17 @@ class Turns:
         if last == fd:
             return
         if last in self.pipes:
-            self.wait([(self.pipes[last], termios.FIONREAD)])
+            self.wait([], [self.pipes[last]])
         elif self.socket is not None:
-            self.wait([(self.socket, termios.TIOCOUTQ)])
+            self.wait([self.socket], [])
 
     def show(self, socket):
         """Called before something is shown. Whoever else wrote to the pipes, programs say, wrote before."""
         self.last, self.socket = None, socket
-        self.wait([(pipe, termios.FIONREAD) for pipe in self.pipes.values()])
+        self.wait([], self.pipes.values())
 
-    def wait(self, queues):
-        deadline = time.monotonic() + _TURN_SECONDS
-        while any(_unread(*queue) for queue in queues):
-            if self.hopeless or time.monotonic() > deadline:
-                self.hopeless = True
-                return
-            time.sleep(_TURN_PAUSE_SECONDS)
-        self.hopeless = False
-
-
-def _unread(fd, request):
-    try:
-        return unread(fd, request)
-    except OSError:
-        return 0  # closed by user code
+    def wait(self, sockets, pipes):
+        self.hopeless = not are_read(sockets, pipes, 0 if self.hopeless else _TURN_SECONDS)
 
 
 class _Eager(io.BufferedWriter):

@@ -17,7 +17,8 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::frame;
-use super::handle::{Kernel, LEFT_BYTES, LEFT_FRAMES, Place};
+use super::framing::{LEFT_BYTES, LEFT_FRAMES};
+use super::handle::{Kernel, Place};
 use super::output::{PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
 use super::restore::{kill_started, restore};
@@ -514,8 +515,8 @@ impl Run<'_> {
         }
     }
 
-    /// Tells what is in the pipes now. The end of what came before a frame is there when the frame
-    /// is; someone who goes on writing must not keep an ended execution open.
+    /// Tells what is in the pipes now. The end of what the code wrote is there when the execution has
+    /// ended; someone who goes on writing must not keep it open.
     async fn drain(&mut self, kernel: &mut Kernel) {
         let soon = Instant::now() + TELL_TIME;
         for which in [Which::Stdout, Which::Stderr] {

@@ -3,6 +3,7 @@
 pub mod branch;
 pub mod execution;
 mod frame;
+mod framing;
 pub mod handle;
 pub mod output;
 pub mod protocol;
