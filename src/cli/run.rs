@@ -178,6 +178,7 @@ async fn run_in(supervisor: &Supervisor, job: Job) -> Result<u8, String> {
     let script = ExecuteSpec {
         code: job.code,
         timeout: job.timeout,
+        prompt: true,
         restore: Restore::Never,
         ..ExecuteSpec::default()
     };
