@@ -130,11 +130,11 @@ class Kernel:
 
     def branch(self, message, descriptors):
         """Forks a kernel with the same variables that speaks over descriptors of its own."""
-        pid, objection = self.checkpoints.branch(self.shell, message["force"])
+        pid, objection, unsound = self.checkpoints.branch(self.shell, message["force"])
         if pid != 0:
             for descriptor in descriptors:
                 os.close(descriptor)
-            self.tell({"type": "branched", "pid": pid, "objection": objection})
+            self.tell({"type": "branched", "pid": pid, "objection": objection, "unsound": unsound})
             return
         for theirs, ours in zip(self.checkpoints.kept, descriptors, strict=True):
             os.dup2(ours, theirs, inheritable=False)
@@ -151,7 +151,7 @@ class Kernel:
         self.streams.renew()
         missing = self.checkpoints.missing
         if not self.checkpoints.alone:
-            missing = missing + renew.everything(self.shell)
+            missing = renew.everything(self.shell) + missing
         self.tell({"type": "restored", "missing": missing})
 
     def set_environment(self, variables):

@@ -122,8 +122,9 @@ def _process_pools(by_type, shell):
     if module is None:
         return
     for pool in by_type.of(module.ProcessPoolExecutor):
-        if pool._executor_manager_thread is None or pool._shutdown_thread:
+        if pool._shutdown_thread:
             continue
+        # Also one without processes: its queues are pipes, which a copy lets go of.
         module.ProcessPoolExecutor.__init__(
             pool, pool._max_workers, pool._mp_context, pool._initializer, pool._initargs,
             max_tasks_per_child=pool._max_tasks_per_child)

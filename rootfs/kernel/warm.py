@@ -47,7 +47,7 @@ _REQUEST = {"type": "execute", "restore": "never", "env": {}, "memory_bytes": 0,
 # How often, for the interpreter to specialize the instructions on that way (PEP 659).
 _TIMES = 8
 # What a child runs before its first execution.
-_RUN_IN_FORKS = {"__main__", "_sandcell.lockdown", "_sandcell.reseed", "_sandcell.checkpoints"}
+_RUN_IN_FORKS = {"__main__", "_sandcell.lockdown", "_sandcell.reseed", "_sandcell.checkpoints", "_sandcell.quiesce"}
 
 
 class _Discard:

@@ -186,6 +186,9 @@ pub(crate) struct CheckpointRequest {
     /// Free text for people. No control characters.
     #[schema(max_length = 128)]
     pub(crate) name: Option<String>,
+    /// Copy it although threads, libraries or open files make a copy unsound: it may wait for ever for
+    /// what it does not have.
+    pub(crate) force: bool,
 }
 
 /// Body of `POST /sandbox/{id}/contexts/{context}/restore`.
@@ -207,6 +210,9 @@ pub(crate) struct ForkRequest {
     /// Go on from this checkpoint, rather than from the context as it is.
     #[serde(alias = "checkpoint")]
     checkpoint_id: Option<String>,
+    /// Copy it although threads, libraries or open files make a copy unsound: it may wait for ever for
+    /// what it does not have.
+    force: bool,
 }
 
 impl From<ForkRequest> for ForkSpec {
@@ -214,6 +220,7 @@ impl From<ForkRequest> for ForkSpec {
         Self {
             name: request.name,
             checkpoint_id: request.checkpoint_id,
+            force: request.force,
         }
     }
 }

@@ -39,6 +39,10 @@ const INTERRUPT_INTERVAL: Duration = Duration::from_millis(250);
 /// A reader of events that takes nothing for so long is not waited for any more at the end.
 const TELL_TIME: Duration = Duration::from_secs(5);
 
+/// Why a copy that had to be killed is not gone back to.
+const HUNG_COPY: &str = "the kernel was a copy (restored or forked), and the first code that ran in it could not be \
+                         interrupted: its state is not trusted a second time";
+
 /// Limits and inputs of an execution.
 #[derive(Debug)]
 pub struct Request<'a> {
@@ -220,6 +224,7 @@ pub async fn run(
             finish.files = files;
             finish.files.truncate(request.files);
             kernel.outdate_checkpoint();
+            kernel.unproven = false;
             if reason.is_some() {
                 let killed = kill_started(kernel, place.cgroup, &run.present, forks).await;
                 finish.killed = killed.unwrap_or_else(|e| {
@@ -232,7 +237,16 @@ pub async fn run(
         End::Killed(reason) => {
             finish.ending = reason.ending();
             run.take_left(kernel).await;
-            go_on(kernel, place, &mut finish).await;
+            if kernel.unproven {
+                // Its checkpoint holds what it held: whatever kept the code from ending is there too.
+                kernel.end(place.cgroup).await;
+                finish.kernel_alive = false;
+                finish.state = KernelState::Lost {
+                    reason: HUNG_COPY.into(),
+                };
+            } else {
+                go_on(kernel, place, &mut finish).await;
+            }
             run.drain(kernel).await;
         }
         End::Died => {

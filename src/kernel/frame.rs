@@ -64,6 +64,8 @@ struct Fields<'a> {
     pid: Option<i32>,
     #[serde(borrow)]
     objection: Option<Cow<'a, str>>,
+    #[serde(default)]
+    unsound: bool,
     #[serde(borrow)]
     missing: Option<&'a RawValue>,
 }
@@ -141,6 +143,7 @@ impl Fields<'_> {
             "branched" => FromKernel::Branched {
                 pid: self.pid,
                 objection: self.objection.map(note),
+                unsound: self.unsound,
             },
             "restored" => FromKernel::Restored {
                 missing: notes(self.missing),

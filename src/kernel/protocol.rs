@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.
@@ -149,6 +149,8 @@ pub enum ToKernel<'a> {
         /// It will not execute, only be branched from: it dies before those that do when memory is
         /// short.
         waits: bool,
+        /// Fork although threads or files of the kernel make a copy unsound.
+        force: bool,
     },
     /// Run code in the kernel's namespace.
     Execute {
@@ -297,6 +299,8 @@ pub enum FromKernel {
         pid: Option<i32>,
         /// Why there is none, for people.
         objection: Option<String>,
+        /// There is none because it would not be sound: `objection` names the thread, library or file.
+        unsound: bool,
     },
     /// A checkpoint has become the kernel, or a branch has begun. First frame of its.
     Restored {

@@ -174,6 +174,8 @@ pub struct ForkSpec {
     pub name: Option<String>,
     /// Go on from this checkpoint instead of from what the context holds now.
     pub checkpoint_id: Option<String>,
+    /// Fork although threads, libraries or open files make a copy unsound.
+    pub force: bool,
 }
 
 /// A context that has the variables of another or of a checkpoint.

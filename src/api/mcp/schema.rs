@@ -108,6 +108,9 @@ pub(super) struct CheckpointArguments {
     /// A name for people, at most 128 characters.
     #[serde(default)]
     pub(super) name: Option<String>,
+    /// Copy it although threads, libraries or open files make a copy unsound; it may hang.
+    #[serde(default)]
+    pub(super) force: bool,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -138,6 +141,9 @@ pub(super) struct ForkArguments {
     /// A name for people, at most 128 characters.
     #[serde(default)]
     pub(super) name: Option<String>,
+    /// Copy it although threads, libraries or open files make a copy unsound; it may hang.
+    #[serde(default)]
+    pub(super) force: bool,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
