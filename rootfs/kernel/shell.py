@@ -2,13 +2,15 @@
 
 import ast
 import asyncio
+import builtins
 import codeop
 import dis
 import io
 import os
 import re
 import sys
-import threading
+from _thread import get_ident
+from asyncio.events import _get_running_loop
 
 from IPython.core.autocall import ExitAutocall, IPyAutocall
 from IPython.core.compilerop import CachingCompiler
@@ -23,7 +25,7 @@ from traitlets import Type, default
 from traitlets.config import Config
 
 from _sandcell import commands, figures, structured
-
+from _sandcell.loops import Loops
 
 # Code without any of these is what it looks like (IPython 9: core/inputtransformer2.py): escapes and help,
 # prompts, white space before the first line, and what ends a line for IPython and not for a pattern.
@@ -39,6 +41,7 @@ _FIRST_WORD = re.compile(r"[\w.*]*")
 MAX_LATE = 20
 
 _create_task = asyncio.create_task
+_wait = asyncio.wait
 
 
 class Compiler(CachingCompiler):
@@ -63,6 +66,15 @@ class Compiler(CachingCompiler):
 
 class ResultHook(DisplayHook):
     """`sys.displayhook`: the value of the last expression becomes a result."""
+
+    guard = None
+
+    def __call__(self, result=None):
+        turn = self.guard.suspend()
+        try:
+            super().__call__(result)
+        finally:
+            self.guard.resume(turn)
 
     def quiet(self):
         # IPython tokenizes the whole code to see whether a `;` ends it.
@@ -166,11 +178,12 @@ class Shell(InteractiveShell):
 
     # The execution that runs now; what is displayed belongs to it.
     execution = None
-    loop = None
     # What of it runs now; not what that runs through IPython in turn.
     running_code = None
 
-    def __init__(self, **kwargs):
+    def __init__(self, guard, **kwargs):
+        self.guard = ResultHook.guard = guard
+        self.loops = Loops()
         self.late = []
         super().__init__(**kwargs)
         cleanups = self.input_transformer_manager.cleanup_transforms
@@ -212,6 +225,8 @@ class Shell(InteractiveShell):
         self.user_ns["_oh"] = history.output_hist
         self.user_ns["_dh"] = history.dir_hist
         self.user_ns["get_ipython"] = self.get_ipython
+        # Without it, code would get the kernel's own builtins.
+        self.user_ns.setdefault("__builtins__", builtins)
 
     def init_hooks(self):
         super().init_hooks()
@@ -243,7 +258,8 @@ class Shell(InteractiveShell):
             result = self._run_in_loop(coroutine)
         else:
             result = _run_without_loop(coroutine)
-            self._begin_tasks()
+            if self.loops.all():
+                self._begin_tasks()
         # run_cell fires these, run_cell_async does not.
         self.events.trigger("post_execute")
         self.events.trigger("post_run_cell", result)
@@ -285,7 +301,7 @@ class Shell(InteractiveShell):
         return (code is self.running_code and code.co_code[frame.f_lasti] == _DISPLAY
                 and type(sys.stdout) is type(sys.stderr) is io.TextIOWrapper
                 and self.ast_node_interactivity in ("last_expr", "last_expr_or_assign")
-                and self.loop is None and not figures.are_open()
+                and not self.loops.all() and not figures.are_open()
                 and self._followers() == self.own_followers)
 
     def _followers(self):
@@ -302,12 +318,14 @@ class Shell(InteractiveShell):
         """As IPython's, but every exception is an outcome, SystemExit too, and none is printed."""
         outer = self.running_code
         self.running_code = code_obj if outer is None else _NESTED
+        turn = self.guard.enter()
         try:
             if async_:
                 await eval(code_obj, self.user_global_ns, self.user_ns)
             else:
                 exec(code_obj, self.user_global_ns, self.user_ns)
         except BaseException as error:
+            self.guard.leave(turn)
             if result is not None:
                 result.error_in_exec = error
             if self.custom_exceptions and isinstance(error, self.custom_exceptions):
@@ -316,37 +334,33 @@ class Shell(InteractiveShell):
                 self.showtraceback()
             return True
         finally:
+            self.guard.leave(turn)
             self.running_code = outer
         return False
 
     def create_task(self, coro, **options):
         """`asyncio.create_task` in code that does not await: of the loop that later code awaits in."""
-        if asyncio._get_running_loop() is None and threading.current_thread() is threading.main_thread():
-            return self._ready_loop().create_task(coro, **options)
+        if _get_running_loop() is None and get_ident() == self.loops.main_thread:
+            return self.loops.ready().create_task(coro, **options)
         return _create_task(coro, **options)
 
-    def _ready_loop(self):
-        # One loop for the kernel's life, so that what one execution starts the next can await. It is
-        # made here and not in the zygote: kernels would share its epoll descriptor.
-        if self.loop is None or self.loop.is_closed():
-            self.loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self.loop)
-        return self.loop
-
     def _begin_tasks(self):
-        """What the code has left to the loop goes on until it waits, as when code awaits."""
-        if self.loop is not None and not self.loop.is_closed() and asyncio.all_tasks(self.loop):
-            self.loop.run_until_complete(asyncio.sleep(0))
+        turn = self.guard.enter()
+        try:
+            self.loops.begin_tasks()
+        finally:
+            self.guard.leave(turn)
 
     def _run_in_loop(self, coroutine):
-        task = self._ready_loop().create_task(coroutine)
+        loop = self.loops.ready()
+        task = loop.create_task(coroutine)
         try:
-            return self.loop.run_until_complete(task)
+            return loop.run_until_complete(task)
         except KeyboardInterrupt as interrupt:
             if not task.done():
                 # The loop was waiting. Let the code's own clean-up run, and see where it waited.
                 task.cancel()
-                self.loop.run_until_complete(asyncio.wait([task], timeout=1))
+                loop.run_until_complete(_wait([task], timeout=1))
                 if task.done() and not task.cancelled() and not task.exception():
                     waited = task.result().error_in_exec
                     if waited is not None:
@@ -354,13 +368,7 @@ class Shell(InteractiveShell):
             raise
 
     def forget_loop(self):
-        """In a checkpoint that has become the kernel: the old loop waits on descriptors that the
-        kernel which died had, too. Gives what is gone with it, for people."""
-        loop, self.loop = self.loop, None
-        if loop is None or loop.is_closed():
-            return []
-        asyncio.set_event_loop(None)
-        return [f"asyncio task {task.get_name()}" for task in asyncio.all_tasks(loop)]
+        return self.loops.forget()
 
     # -- exceptions
 
@@ -412,16 +420,17 @@ def _leading_indent(lines):
     return leading_indent(lines) if lines and lines[0][0].isspace() else lines
 
 
-def make():
+def make(guard):
     config = Config()
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
     config.InteractiveShell.colors = "nocolor"
-    shell = Shell.instance(config=config)
+    shell = Shell.instance(guard=guard, config=config)
     # IPython puts its builtins there for each execution and takes them away after it, and whenever names
     # of builtins come or go, all code has to look up its own anew. Here they stay.
     shell.builtin_trap.__enter__()
     asyncio.create_task = asyncio.tasks.create_task = shell.create_task
+    shell.loops.install()
     return shell
 
 

@@ -1,30 +1,122 @@
-"""What `input()`, `getpass` and `sys.stdin` read: text that came with the execution, or nothing.
+"""Standard input of an execution: descriptor 0, and what Python reads from it.
 
-Descriptor 0 is `/dev/null` either way: what the code starts cannot eat the lines meant for `input()`,
-nor wait for a person.
+Text that comes with an execution is a sealed memory file on descriptor 0, so that Python, C code and
+programs that the code starts all read it, and one continues where another stopped. A file and not a
+pipe: nobody has to feed it, however long it is; a program that took more than it needed (`head -1`) can
+put the position back, which POSIX asks of utilities; and whoever opens /dev/stdin gets all of it, as
+with `python3 script.py <input.txt`. Where nothing was given, descriptor 0 is `/dev/null`, and nobody
+waits for a person.
 """
 
-import io
-import os
+import ctypes
 import sys
+from _io import BytesIO, TextIOWrapper
+from _io import open as open_file
+from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
+from posix import (MFD_ALLOW_SEALING, MFD_CLOEXEC, O_RDONLY, close, dup2, fstat, lseek, makedev,
+                   memfd_create, set_inheritable, write)
+from posix import open as open_descriptor
 
 _FD = 0
+_NULL = "/dev/null"
+_NULL_DEVICE = makedev(1, 3)
+_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
+
+_libc = ctypes.CDLL(None)
+# Neither takes the stream's lock, which a thread that reads may hold for ever.
+_purge = _libc.__fpurge
+_clear_error = _libc.clearerr_unlocked
+for _function in (_purge, _clear_error):
+    _function.argtypes = [ctypes.c_void_p]
+    _function.restype = None
+_c_stdin = ctypes.c_void_p.in_dll(_libc, "stdin").value
 
 
-class _Text(io.BytesIO):
-    name = "<stdin>"
-
-    def fileno(self):
-        return _FD  # so that it can be handed to a child
+class _Stdin:
+    # The file object that `sys.stdin` is at the beginning of an execution.
+    text = None
+    # Whether text came with the execution that runs now, or ran last.
+    given = False
 
 
 def restore(text):
-    """A new `sys.stdin` for an execution, and its descriptor put right."""
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(_Text((text or "").encode()), encoding="utf-8")
+    """Puts descriptor 0 and `sys.stdin` right for an execution."""
+    was_given, _Stdin.given = _Stdin.given, bool(text)
+    if text:
+        _give(text)
+    elif was_given or not _is_null():
+        _put(open_descriptor(_NULL, O_RDONLY))
+        _Stdin.text = None
+    if not _is_open(_Stdin.text):
+        _Stdin.text = _open()
+        # What C code has read ahead, and that it has seen the end.
+        _purge(_c_stdin)
+        _clear_error(_c_stdin)
+    sys.stdin = sys.__stdin__ = _Stdin.text
+
+
+def is_given():
+    return _Stdin.given
+
+
+def rest():
+    """What of the given text is still to be read from descriptor 0; reads it."""
+    with open_file(_FD, "rb", closefd=False) as file:
+        return file.read()
+
+
+def memory_file(name, data):
+    """A descriptor of a file in memory that cannot be changed any more."""
+    file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)
     try:
-        os.fstat(_FD)
+        left = memoryview(data)
+        while left:
+            left = left[write(file, left):]
+        fcntl(file, F_ADD_SEALS, _SEALS)
+        lseek(file, 0, 0)
+    except BaseException:
+        close(file)
+        raise
+    return file
+
+
+def _give(text):
+    data = text.encode("utf-8", "surrogatepass")
+    _Stdin.text = None
+    try:
+        _put(memory_file("stdin", data))
+    except OSError as error:
+        # User code has taken every descriptor, or the memory.
+        _Stdin.text = TextIOWrapper(BytesIO(data), encoding="utf-8")
+        print(f"only sys.stdin has the input, descriptor 0 does not: {error.strerror}", file=sys.stderr)
+
+
+def _put(file):
+    if file == _FD:  # it was closed, and the lowest number that was free
+        set_inheritable(file, True)
+    else:
+        dup2(file, _FD)
+        close(file)
+
+
+def _is_null():
+    try:
+        return fstat(_FD).st_rdev == _NULL_DEVICE
     except OSError:
-        os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)  # takes the lowest number
+        return False
+
+
+def _is_open(text):
+    try:
+        return text is not None and not text.closed
+    except ValueError:  # detached from its buffer
+        return False
+
+
+def _open():
+    text = open_file(_FD, encoding="utf-8", closefd=False)
+    text.buffer.raw.name = "<stdin>"
+    return text
 
 
 def ask(prompt="", *_, **__):
@@ -35,7 +127,8 @@ def ask(prompt="", *_, **__):
     # Whatever sys.stdin is: the code may have put lines of its own there.
     line = sys.stdin.readline()
     if not line:
-        raise EOFError("there is nobody to answer input(): put the value into the code, "
+        raise EOFError("EOF when reading a line" if _Stdin.given else
+                       "there is nobody to answer input(): put the value into the code, "
                        "or give the lines as `stdin` of the execution")
     return line.removesuffix("\n")
 
