@@ -210,7 +210,7 @@ class Kernel:
         self.streams.restore(request.get("stdin"))
         count = self.shell.execution_count
         self.interrupts.forget()
-        stay_somewhere()
+        attempt(stay_somewhere)
         execution.started(count)
         home = lockdown.HOME if request["look_at_files"] else None
         before = look_at(home)
@@ -284,15 +284,15 @@ class Kernel:
 
     def tidy(self, saved):
         """Takes back what must not outlast an execution."""
-        sys.settrace(None)
-        sys.setprofile(None)
+        attempt(sys.settrace, None)
+        attempt(sys.setprofile, None)
         if sys.getrecursionlimit() < 500:
             sys.setrecursionlimit(1000)
         for name, value in saved.items():
             if value is None:
-                os.environ.pop(name, None)
+                attempt(os.environ.pop, name, None)
             else:
-                os.environ[name] = value
+                attempt(os.environ.__setitem__, name, value)
 
     def end_forked_child(self, error):
         """`os.fork()` in user code: the child got to the end of the code that the parent runs on."""
@@ -308,13 +308,20 @@ class Kernel:
             os._exit(code & 0xFF)
 
 
-def look_at(directory):
+def attempt(function, *args):
+    """None where an audit hook of user code, which nothing can take away, does not let it be done."""
     try:
-        return files.Snapshot(directory)
-    except Exception:  # an audit hook of user code forbids it
+        return function(*args)
+    except Exception:
+        return None
+
+
+def look_at(directory):
+    found = attempt(files.Snapshot, directory)
+    if found is None:
         found = files.Snapshot(None)
         found.complete = False
-        return found
+    return found
 
 
 def stay_somewhere():
@@ -322,10 +329,7 @@ def stay_somewhere():
     try:
         os.getcwd()
     except OSError:
-        try:
-            os.chdir(lockdown.HOME)
-        except OSError:
-            pass  # gone, or closed to us
+        os.chdir(lockdown.HOME)
 
 
 def _no_breakpoint(*args, **kwargs):

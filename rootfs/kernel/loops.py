@@ -179,7 +179,11 @@ def _go_round(loop):
 
 
 def _run_for(loop, request, seconds):
-    loop.add_reader(request, loop.stop)
+    def stop():
+        loop.remove_reader(request)  # once: uvloop stops its next run too for each more that it is told
+        loop.stop()
+
+    loop.add_reader(request, stop)
     timer = None if seconds is None else loop.call_later(seconds, loop.stop)
     try:
         loop.run_forever()

@@ -11,6 +11,7 @@ import re
 import sys
 from _thread import get_ident
 from asyncio.events import _get_running_loop
+from posix import close, getpid
 
 from IPython.core.autocall import ExitAutocall, IPyAutocall
 from IPython.core.compilerop import CachingCompiler
@@ -24,7 +25,7 @@ from IPython.utils.text import LSString, SList
 from traitlets import Type, default
 from traitlets.config import Config
 
-from _sandcell import commands, figures, structured
+from _sandcell import commands, figures, stdin, structured
 from _sandcell.loops import Loops
 
 # Code without any of these is what it looks like (IPython 9: core/inputtransformer2.py): escapes and help,
@@ -35,6 +36,8 @@ _MAYBE_MAGIC = re.compile(r"[%!?\r\v\f\x1c-\x1e\x85\u2028\u2029]|\A(?:\s|\Z)"
 _DISPLAY = dis.opmap["CALL_INTRINSIC_1"]
 # Runs where code that runs has IPython run more: no code at all.
 _NESTED = object()
+# Take the name of a script, or else read it from standard input.
+_SHELLS = ("bash", "sh")
 _FIRST_WORD = re.compile(r"[\w.*]*")
 
 # Displays of threads that outlive their execution, kept for the next one; the rest is dropped.
@@ -410,6 +413,31 @@ class Shell(InteractiveShell):
         return SList(text.splitlines()) if split else LSString(text)
 
     system_piped = system_raw = system
+
+    def run_cell_magic(self, magic_name, line, cell):
+        if magic_name == "script":
+            first, _, rest = line.strip().partition(" ")
+            if first in _SHELLS:
+                magic_name, line = first, rest
+        if magic_name in _SHELLS and stdin.is_given() and "--bg" not in line:
+            return self._run_script(magic_name, line, cell)
+        return super().run_cell_magic(magic_name, line, cell)
+
+    def _run_script(self, program, line, cell):
+        """`%%bash` gives the shell its script as standard input. Where the execution has an input, that is
+        for what the script runs, and the script is a file."""
+        script = stdin.memory_file("script", cell.encode("utf-8", "surrogateescape"))
+        given = stdin.memory_file("stdin", stdin.rest())
+        try:
+            path, input_path = (f"/proc/{getpid()}/fd/{number}" for number in (script, given))
+            # `-s` says that arguments follow, and no file.
+            line, named = re.subn(r"(?:^|(?<=\s))-s(?=\s|$)", path, line, count=1)
+            arguments = line if named else f"{line} {path}"
+            line = f"""-c 'exec {program} "$@" <{input_path}' {program} {arguments}"""
+            return super().run_cell_magic("sh", line, "\n")
+        finally:
+            close(given)
+            close(script)
 
     def ask_exit(self):
         raise SystemExit

@@ -42,17 +42,26 @@ class _Stdin:
 def restore(text):
     """Puts descriptor 0 and `sys.stdin` right for an execution."""
     was_given, _Stdin.given = _Stdin.given, bool(text)
-    if text:
-        _give(text)
-    elif was_given or not _is_null():
-        _put(open_descriptor(_NULL, O_RDONLY))
-        _Stdin.text = None
-    if not _is_open(_Stdin.text):
-        _Stdin.text = _open()
-        # What C code has read ahead, and that it has seen the end.
-        _purge(_c_stdin)
-        _clear_error(_c_stdin)
+    if text or was_given or not _is_null() or not _is_open(_Stdin.text):
+        _renew((text or "").encode("utf-8", "surrogatepass"))
     sys.stdin = sys.__stdin__ = _Stdin.text
+
+
+def _renew(data):
+    try:
+        if data:
+            _put(lambda: memory_file("stdin", data))
+        elif not _is_null():
+            _put(_open_null)
+        _Stdin.text = _open()
+    except Exception as error:
+        # User code has used up the memory, say, or an audit hook of it raises.
+        _Stdin.text = TextIOWrapper(BytesIO(data), encoding="utf-8")
+        if data:
+            print(f"sys.stdin has the input, but descriptor 0 may not: {error}", file=sys.stderr)
+    # What C code has read ahead, and that it has seen the end.
+    _purge(_c_stdin)
+    _clear_error(_c_stdin)
 
 
 def is_given():
@@ -80,23 +89,23 @@ def memory_file(name, data):
     return file
 
 
-def _give(text):
-    data = text.encode("utf-8", "surrogatepass")
-    _Stdin.text = None
+def _put(make):
+    """Makes a descriptor number 0."""
     try:
-        _put(memory_file("stdin", data))
-    except OSError as error:
-        # User code has taken every descriptor, or the memory.
-        _Stdin.text = TextIOWrapper(BytesIO(data), encoding="utf-8")
-        print(f"only sys.stdin has the input, descriptor 0 does not: {error.strerror}", file=sys.stderr)
-
-
-def _put(file):
-    if file == _FD:  # it was closed, and the lowest number that was free
+        file = make()
+    except OSError:
+        # User code may have taken every number; the lowest free one is given first.
+        close(_FD)
+        file = make()
+    if file == _FD:
         set_inheritable(file, True)
     else:
         dup2(file, _FD)
         close(file)
+
+
+def _open_null():
+    return open_descriptor(_NULL, O_RDONLY)
 
 
 def _is_null():
