@@ -1,21 +1,21 @@
 """The kernel's socket: frames of a 32-bit big-endian length and that many bytes of JSON."""
 
-import _socket
 import codecs
 import json
-import select
+from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SOCK_STREAM, socket
 from _struct import calcsize, unpack
 from _thread import allocate_lock
 from array import array
 from fcntl import ioctl
 from posix import getpid, read, write
+from select import POLLIN, poll
 from termios import FIONREAD, TIOCOUTQ
 from time import monotonic, sleep
 
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 _READ_BYTES = 1 << 16
 # A branch needs three: its socket and its two pipes.
-_ANCILLARY_BYTES = _socket.CMSG_SPACE(3 * calcsize("i"))
+_ANCILLARY_BYTES = CMSG_SPACE(3 * calcsize("i"))
 
 _PAUSE_SECONDS = 0.00005
 
@@ -67,7 +67,7 @@ class Channel:
     def __init__(self, fd):
         self.fd = fd
         # Family and type are given, so that nothing is asked of the descriptor.
-        self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
+        self.socket = socket(AF_UNIX, SOCK_STREAM, 0, fd)
         self.pid = getpid()
         self.lock = allocate_lock()
         self.received = bytearray()
@@ -75,8 +75,8 @@ class Channel:
         self.held = b""
         # Came with the message that was received last.
         self.descriptors = []
-        self.readable = select.poll()
-        self.readable.register(fd, select.POLLIN)
+        self.readable = poll()
+        self.readable.register(fd, POLLIN)
 
     def receive(self):
         """The next message, None at end of file."""
@@ -89,7 +89,7 @@ class Channel:
                     return message
             self.wait()
             data, ancillary, _, _ = self.socket.recvmsg(_READ_BYTES, _ANCILLARY_BYTES,
-                                                        _socket.MSG_CMSG_CLOEXEC)
+                                                        MSG_CMSG_CLOEXEC)
             if not data:
                 return None
             self.received += data

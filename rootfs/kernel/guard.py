@@ -15,7 +15,7 @@ see to it:
   outcome of the execution.
 
 Each dictionary of CPython 3.13 has a version, a number that every change of it changes (PEP 509). It tells
-in a microsecond that nothing was replaced; otherwise the modules whose version is another are looked at
+in a microsecond or two that nothing was replaced; otherwise the modules whose version is another are looked at
 name by name. Where there is no such version all of them are, which takes 0.2 ms.
 """
 
@@ -27,17 +27,20 @@ import sys
 import types
 from _thread import get_ident
 
-# What the kernel, IPython and the parts of the library below them use when they run code and answer.
-# asyncio is not among them: nest_asyncio replaces half of it for good, and only code that awaits needs it.
+# What the kernel, IPython and the parts of the library below them look up when they run code and answer,
+# found by replacing all of a module. asyncio is not among them: nest_asyncio replaces half of it for good,
+# and only code that awaits needs it.
 _MODULES = """
-    builtins sys os posix posixpath genericpath stat io _io time signal _signal threading _thread _weakrefset
-    weakref select selectors json json.decoder json.encoder socket _socket traceback linecache tokenize token
-    keyword textwrap re re._compiler re._parser ast codeop contextlib warnings types functools codecs
-    tempfile copy copyreg collections collections.abc operator itertools inspect dis abc enum random
-    struct array fcntl errno base64 pprint subprocess shutil datetime math resource gc ctypes
-    unicodedata importlib importlib._bootstrap importlib._bootstrap_external""".split()
+    builtins sys os posixpath genericpath io _io time signal threading _weakrefset weakref traceback linecache
+    tokenize textwrap re ast codeop contextlib warnings types functools copy collections collections.abc
+    itertools inspect abc enum random shutil datetime math resource gc ctypes
+    importlib._bootstrap importlib._bootstrap_external IPython.core.interactiveshell IPython.core.compilerop
+    IPython.core.displayhook IPython.core.formatters IPython.core.history IPython.core.events
+    IPython.core.inputtransformer2 IPython.lib.pretty""".split()
 # What these import only when they are called.
-_LAZY = ("IPython", "traitlets", "_sandcell", "__future__", "token", "string", "platform", "typing", "pickle")
+_LAZY = ("__future__", "token", "keyword", "string", "platform", "typing", "pickle", "json", "subprocess",
+         "tempfile", "stat", "struct", "select", "selectors", "socket", "_sandcell", "_sandcell.figures")
+_LAZY_PACKAGES = ("IPython", "traitlets")
 
 # Values that nothing replaces in the course of normal work. Others, locks say, are replaced by their like;
 # and in the place of None modules put what they make when it is first needed.
@@ -46,11 +49,12 @@ _CONSTANT = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, ty
              float, complex, str, bytes, tuple, frozenset, set, dict, list)
 # What user code is meant to set, and what reseeding sets anew in each kernel.
 _FREE = {
+    "os": {"register_at_fork"},
     "sys": {"displayhook", "excepthook", "breakpointhook", "unraisablehook", "__displayhook__", "__excepthook__",
             "__breakpointhook__", "__unraisablehook__", "argv", "path", "meta_path", "path_hooks",
             "warnoptions", "_xoptions", "orig_argv", "dont_write_bytecode", "pycache_prefix",
-            "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"},
-    "tempfile": {"tempdir"},
+            "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__",
+            "last_exc", "last_type", "last_value", "last_traceback"},
 }
 _MISSING = object()
 _TAG_OFFSET_BYTES = 24  # of `ma_version_tag` in a PyDictObject
@@ -74,7 +78,7 @@ class Guard:
         self.main_thread = get_ident()
 
     def watch(self):
-        """In the zygote, when all is imported."""
+        """In the zygote, when all is imported that will be."""
         for name in _MODULES:
             values = vars(importlib.import_module(name))
             free = _FREE.get(name, ())
@@ -82,7 +86,7 @@ class Guard:
                                          if value is not None and key not in free}))
         needed = {*_MODULES, *_LAZY}
         self.spaces.append((sys.modules, {name: module for name, module in sys.modules.items()
-                                          if name in needed or name.partition(".")[0] in _LAZY}))
+                                          if name in needed or name.partition(".")[0] in _LAZY_PACKAGES}))
         if _have_versions():
             self.tags = [ctypes.c_uint64.from_address(id(values) + _TAG_OFFSET_BYTES)
                          for values, _ in self.spaces]

@@ -32,19 +32,24 @@ for _function in (_purge, _clear_error):
 _c_stdin = ctypes.c_void_p.in_dll(_libc, "stdin").value
 
 
-class _Stdin:
-    # The file object that `sys.stdin` is at the beginning of an execution.
-    text = None
-    # Whether text came with the execution that runs now, or ran last.
-    given = False
+class _State:
+    def __init__(self):
+        # The file object that `sys.stdin` is at the beginning of an execution.
+        self.text = None
+        # Whether text came with the execution that runs now, or ran last.
+        self.given = False
+
+
+_state = _State()
 
 
 def restore(text):
     """Puts descriptor 0 and `sys.stdin` right for an execution."""
-    was_given, _Stdin.given = _Stdin.given, bool(text)
-    if text or was_given or not _is_null() or not _is_open(_Stdin.text):
+    # Nothing is written where nothing was given: a kernel's pages are those of all kernels until then.
+    if text or _state.given or not _is_null() or not _is_open(_state.text):
+        _state.given = bool(text)
         _renew((text or "").encode("utf-8", "surrogatepass"))
-    sys.stdin = sys.__stdin__ = _Stdin.text
+    sys.stdin = sys.__stdin__ = _state.text
 
 
 def _renew(data):
@@ -53,10 +58,10 @@ def _renew(data):
             _put(lambda: memory_file("stdin", data))
         elif not _is_null():
             _put(_open_null)
-        _Stdin.text = _open()
+        _state.text = _open()
     except Exception as error:
         # User code has used up the memory, say, or an audit hook of it raises.
-        _Stdin.text = TextIOWrapper(BytesIO(data), encoding="utf-8")
+        _state.text = TextIOWrapper(BytesIO(data), encoding="utf-8")
         if data:
             print(f"sys.stdin has the input, but descriptor 0 may not: {error}", file=sys.stderr)
     # What C code has read ahead, and that it has seen the end.
@@ -65,7 +70,7 @@ def _renew(data):
 
 
 def is_given():
-    return _Stdin.given
+    return _state.given
 
 
 def rest():
@@ -136,7 +141,7 @@ def ask(prompt="", *_, **__):
     # Whatever sys.stdin is: the code may have put lines of its own there.
     line = sys.stdin.readline()
     if not line:
-        raise EOFError("EOF when reading a line" if _Stdin.given else
+        raise EOFError("EOF when reading a line" if _state.given else
                        "there is nobody to answer input(): put the value into the code, "
                        "or give the lines as `stdin` of the execution")
     return line.removesuffix("\n")

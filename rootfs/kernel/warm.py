@@ -107,6 +107,7 @@ def _rehearse(kernel):
     shell.loops.close()
     # matplotlib has functions of its own called by now.
     shell.note_hooks()
+    kernel.guard.watch()
     sharing.gather_code(lambda: _go_through(kernel), _RUN_IN_FORKS)
     for _ in range(_TIMES):
         converse(kernel)

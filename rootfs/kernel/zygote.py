@@ -121,7 +121,6 @@ class Zygote:
             return False
         self.kernel.take_environment(request["env"])
         hide_modules()
-        self.kernel.guard.watch()
         sharing.freeze()
         version = "%d.%d.%d" % sys.version_info[:3]
         self.send({"type": "ready", "protocol": PROTOCOL, "python": version,

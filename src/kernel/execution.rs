@@ -49,7 +49,7 @@ pub struct Request<'a> {
     pub code: &'a str,
     /// Variables for this execution only.
     pub env: &'a BTreeMap<String, String>,
-    /// What `input()` and `sys.stdin` read.
+    /// What is on the code's standard input.
     pub stdin: Option<&'a str>,
     /// When the receiver of the events is dropped.
     pub on_disconnect: OnDisconnect,
