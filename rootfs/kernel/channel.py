@@ -2,6 +2,7 @@
 
 import codecs
 import json
+from _json import encode_basestring, make_encoder
 from _socket import AF_UNIX, CMSG_SPACE, MSG_CMSG_CLOEXEC, SOCK_STREAM, socket
 from _struct import calcsize, unpack
 from _thread import allocate_lock
@@ -29,12 +30,20 @@ def _escape_surrogates(error):
 
 codecs.register_error("sandcell", _escape_surrogates)
 _decode = json.JSONDecoder().raw_decode
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def _refuse(value):
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+# What json.JSONEncoder makes for each call, whose methods user code may replace: no indentation, `:` and `,`
+# between, keys as they come, none left out, no NaN. Cycles end in RecursionError.
+_chunks = make_encoder(None, _refuse, encode_basestring, None, ":", ",", False, False, False)
 
 
 def encode(message):
     """JSON of a message: valid UTF-8 whatever its strings hold, ValueError for NaN and the like."""
-    return _encode(message).encode("utf-8", "sandcell")
+    return "".join(_chunks(message, 0)).encode("utf-8", "sandcell")
 
 
 def _framed(payload):

@@ -76,6 +76,7 @@ class Kernel:
         self.finders_of_base = len(sys.path_importer_cache)
         self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)
+        self.shell.loops.pid = self.channel.pid
         self.streams.copies.update({1: plan.stdout, 2: plan.stderr})
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         self.checkpoints.begin(plan)

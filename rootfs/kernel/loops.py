@@ -17,6 +17,7 @@ from _thread import get_ident
 from asyncio import AbstractEventLoop, AbstractEventLoopPolicy, all_tasks, events
 from asyncio.events import _get_running_loop, get_event_loop_policy
 from asyncio.selector_events import BaseSelectorEventLoop
+from posix import getpid
 from select import POLLIN, poll
 from threading import current_thread
 
@@ -31,6 +32,8 @@ _MOST_SECONDS = 86400
 class Loops:
     def __init__(self):
         self.main_thread = get_ident()
+        # The process whose loops these are: a child that user code forks must not touch their descriptors.
+        self.pid = getpid()
         # The one in which code awaited last.
         self.last = None
 
@@ -53,9 +56,10 @@ class Loops:
     def of(self, policy):
         """The loop of the main thread under a policy while no other is set: `asyncio.run()` ends with
         none being set."""
-        if policy._kernel_loop is None or policy._kernel_loop.is_closed():
-            policy._kernel_loop = policy.new_event_loop()
-        return policy._kernel_loop
+        loop = policy._kernel_loop
+        if loop is None or loop.is_closed() or getpid() != self.pid:
+            loop = policy._kernel_loop = policy.new_event_loop()
+        return loop
 
     def ready(self):
         """The loop that code is to await in."""
@@ -80,8 +84,9 @@ class Loops:
         if isinstance(policy, AbstractEventLoopPolicy):
             local = getattr(policy, "_local", None)
             found += [getattr(local, "_loop", None), getattr(policy, "_kernel_loop", None)]
-        return [loop for loop in dict.fromkeys(found)
-                if isinstance(loop, AbstractEventLoop) and not loop.is_closed()]
+        found = [loop for loop in dict.fromkeys(found)
+                 if isinstance(loop, AbstractEventLoop) and not loop.is_closed()]
+        return found if found and getpid() == self.pid else []
 
     def begin_tasks(self):
         """What code has left to a loop begins, as when code awaits."""
@@ -91,8 +96,9 @@ class Loops:
                     _go_round(loop)
 
     def forget(self):
-        """In a copy of the kernel: the loops wait on descriptors that the other one has too. Gives what is
+        """In a copy of the kernel, which is a process of its own: the loops wait on descriptors that the other one has too. Gives what is
         gone with them, for people."""
+        self.pid = getpid()
         gone = []
         for loop in self.all():
             for task in all_tasks(loop):

@@ -379,3 +379,41 @@ fn what_goes_on_between_executions_is_restored_as_it_was_before_the_one_that_die
     idle(300);
     shows(&sandbox, "ticks > 5", "True");
 }
+
+#[test]
+fn a_forked_child_has_a_loop_of_its_own() {
+    let service = Service::start();
+    let sandbox = fresh(&service);
+    let child = "import os\nloop = asyncio.get_event_loop()\ntask = loop.create_task(tick())\nawait f()\n\
+                 def in_child(code):\n    \
+                     pid = os.fork()\n    \
+                     if pid == 0: os._exit(code())\n    \
+                     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])";
+    shows(&sandbox, child, "");
+    for (code, expected) in [
+        ("in_child(lambda: asyncio.run(f()))", "7"),
+        (
+            "in_child(lambda: asyncio.get_event_loop().run_until_complete(f()))",
+            "7",
+        ),
+        (
+            "in_child(lambda: asyncio.get_event_loop() is not loop)",
+            "1",
+        ),
+        // One that runs to the end of the code as its parent does.
+        ("pid = os.fork()\nif pid: os.waitpid(pid, 0)", ""),
+    ] {
+        let outcome = sandbox.execute(code);
+        assert_eq!(outcome["outcome"], "ok", "{code}\n{}", shown(&outcome));
+        if !expected.is_empty() {
+            assert_eq!(
+                outcome["results"][0]["data"],
+                expected,
+                "{code}\n{}",
+                shown(&outcome)
+            );
+        }
+    }
+    idle(300);
+    shows(&sandbox, "ticks > 5, task.done()", "(True, False)");
+}
