@@ -1,6 +1,6 @@
 """One execution: its frames to the supervisor, and the limits on them."""
 
-import base64
+from binascii import b2a_base64
 
 from _sandcell import structured
 from _sandcell.channel import MAX_FRAME_BYTES, are_read, encode
@@ -122,7 +122,7 @@ def _jsonable_bundle(data):
     bundle = {}
     for mime, value in data.items():
         if isinstance(value, (bytes, bytearray, memoryview)):
-            value = base64.b64encode(value).decode("ascii")
+            value = b2a_base64(value, newline=False).decode("ascii")
         elif not isinstance(value, (str, structured.Plain)):
             value = _jsonable(value)
         bundle[str(mime)] = value

@@ -14,6 +14,7 @@ from _sandcell import (commands, figures, files, imports, lockdown, renew, resee
 from _sandcell.channel import Channel, encode
 from _sandcell.checkpoints import Checkpoints
 from _sandcell.execution import Execution
+from _sandcell.guard import Guard
 from _sandcell.interrupts import Interrupts
 
 # What programs that the code starts, and libraries that it imports, should find set.
@@ -28,6 +29,9 @@ ENVIRONMENT = {
 # at once: it is forked while he reads his answer.
 CHECKPOINT_DELAY_MS = 5
 
+# Of what a callback raises while no execution runs.
+_MAX_LATE_TRACEBACK_BYTES = 65536
+
 # To look at so many files takes a tenth of a millisecond.
 FEW_FILES = 20
 
@@ -41,11 +45,14 @@ class Kernel:
         self.told_checkpoint = None
         # Whether the last request came within the delay of the answer before it.
         self.hurried = False
+        # Whether a callback of an event loop kept the kernel from a request until its time was up.
+        self.overdue = False
         # How many directories the import system knew when user code began.
         self.finders_of_base = sys.maxsize
         self.interrupts = Interrupts()
         self.streams = streams.Streams()
-        self.shell = shell.make()
+        self.guard = Guard()
+        self.shell = shell.make(self.guard)
         imports.watch("matplotlib.pyplot", figures.install)
         imports.watch("multiprocessing.spawn", spawning.install)
         # A crash in C prints where Python was, on descriptor 2, before the signal ends the process.
@@ -69,6 +76,7 @@ class Kernel:
         self.finders_of_base = len(sys.path_importer_cache)
         self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)
+        self.shell.loops.pid = self.channel.pid
         self.streams.copies.update({1: plan.stdout, 2: plan.stderr})
         sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         self.checkpoints.begin(plan)
@@ -78,7 +86,7 @@ class Kernel:
     def obey(self):
         """Does what it is asked for, until the other end is closed."""
         answered = -inf
-        while (message := self.channel.receive()) is not None:
+        while (message := self.next_message()) is not None:
             if message["type"] == "execute":
                 self.hurried = monotonic() - answered < CHECKPOINT_DELAY_MS / 1000
                 answered = self.execute_restorably(message)
@@ -90,6 +98,32 @@ class Kernel:
                 self.branch(message, self.channel.take_descriptors())
             elif message["type"] == "rehearse":
                 warm.converse(self)
+
+    def next_message(self):
+        """Waits for it. Meanwhile event loops go on, and threads see what user code has replaced."""
+        if self.shell.loops.all():
+            self.interrupts.wanted = self.channel.is_waiting
+            try:
+                self.shell.loops.go_on(self.channel, self.run_between)
+            except Exception:
+                pass  # a loop, or a policy, of user code that is none: it stands still
+            self.interrupts.wanted = None
+        turn = self.guard.enter() if self.guard.replaced else 0
+        message = self.channel.receive()
+        self.guard.leave(turn)
+        return message
+
+    def run_between(self, function, *args):
+        """Runs user code while no execution does. Returns what it raised."""
+        self.checkpoints.current = False
+        self.guard.enter()
+        _, raised = self.interrupts.run(function, *args)
+        self.guard.settle()
+        if isinstance(raised, KeyboardInterrupt) and self.channel.is_waiting():
+            self.overdue = True
+        elif raised is not None:
+            print(self.describe(raised, _MAX_LATE_TRACEBACK_BYTES)[2], file=sys.stderr)
+        return raised
 
     def tell(self, frame):
         with self.channel.lock:
@@ -113,12 +147,17 @@ class Kernel:
         """True in the checkpoint, when it has become the kernel."""
         try:
             objection = self.checkpoints.objection(message["restore"], message["memory_bytes"])
-        except OSError as error:  # user code has taken every descriptor, say
-            objection = f"the kernel could not look at its memory: {error.strerror}"
+        except Exception as error:  # user code has taken every descriptor, say
+            objection = f"the kernel could not look at its memory: {error}"
         if objection:
             self.checkpoints.drop()
         else:
-            awake, objection = self.checkpoints.take(self.shell)
+            try:
+                awake, objection = self.checkpoints.take(self.shell)
+            except Exception as error:  # an audit hook of user code forbids what it takes
+                if not self.channel.owned():
+                    os._exit(70)
+                awake, objection = False, f"the kernel could not be forked: {error}"
             if awake:
                 self.go_on()
                 return True
@@ -175,10 +214,10 @@ class Kernel:
         self.streams.restore(request.get("stdin"))
         count = self.shell.execution_count
         self.interrupts.forget()
-        stay_somewhere()
+        attempt(stay_somewhere)
         execution.started(count)
         home = lockdown.HOME if request["look_at_files"] else None
-        before = files.Snapshot(home)
+        before = look_at(home)
         execution.ends_at_once = len(before.files) <= FEW_FILES
         self.look_again_for_modules()
         saved = {name: os.environ.get(name) for name in request["env"]}
@@ -191,7 +230,7 @@ class Kernel:
         if error is not None:
             execution.error(*self.describe(error, execution.max_traceback_bytes))
         self.streams.flush()
-        after = files.Snapshot(home)
+        after = look_at(home)
         changed, truncated = files.changes(before, after, execution.max_files)
         forks = self.hurried and request["restore"] != "never"
         if forks:
@@ -215,6 +254,7 @@ class Kernel:
         for shown in late:
             execution.result(*shown)
         returned, raised = self.interrupts.run(self.run_code, request)
+        self.guard.settle()
         error = raised or returned
         if error is None and execution.shown:
             error = execution.shown[0]
@@ -226,6 +266,9 @@ class Kernel:
 
     def run_code(self, request):
         """Runs as user code: may be interrupted anywhere."""
+        overdue, self.overdue = self.overdue, False
+        if overdue:
+            raise KeyboardInterrupt("a callback of an asyncio event loop did not end before this could begin")
         self.set_environment(request["env"])
         error = self.shell.run(request["code"])
         if self.channel is None or self.channel.owned():
@@ -245,15 +288,15 @@ class Kernel:
 
     def tidy(self, saved):
         """Takes back what must not outlast an execution."""
-        sys.settrace(None)
-        sys.setprofile(None)
+        attempt(sys.settrace, None)
+        attempt(sys.setprofile, None)
         if sys.getrecursionlimit() < 500:
             sys.setrecursionlimit(1000)
         for name, value in saved.items():
             if value is None:
-                os.environ.pop(name, None)
+                attempt(os.environ.pop, name, None)
             else:
-                os.environ[name] = value
+                attempt(os.environ.__setitem__, name, value)
 
     def end_forked_child(self, error):
         """`os.fork()` in user code: the child got to the end of the code that the parent runs on."""
@@ -269,11 +312,27 @@ class Kernel:
             os._exit(code & 0xFF)
 
 
+def attempt(function, *args):
+    """None where an audit hook of user code, which nothing can take away, does not let it be done."""
+    try:
+        return function(*args)
+    except Exception:
+        return None
+
+
+def look_at(directory):
+    found = attempt(files.Snapshot, directory)
+    if found is None:
+        found = files.Snapshot(None)
+        found.complete = False
+    return found
+
+
 def stay_somewhere():
     """The working directory may have been deleted, which makes the oddest calls fail."""
     try:
         os.getcwd()
-    except FileNotFoundError:
+    except OSError:
         os.chdir(lockdown.HOME)
 
 

@@ -1,6 +1,5 @@
 """What the zygote does so that kernels need not: imports, and rehearsals of everything."""
 
-import asyncio
 import contextlib
 import fcntl
 import glob
@@ -106,12 +105,10 @@ def _rehearse(kernel):
             error = kernel.run(_Discard(), {"env": {}, "code": code})
             if error is not None:
                 kernel.describe(error, 65536)
-    if shell.loop is not None:
-        shell.loop.close()
-        shell.loop = None
-    asyncio.set_event_loop(None)
+    shell.loops.close()
     # matplotlib has functions of its own called by now.
     shell.note_hooks()
+    kernel.guard.watch()
     sharing.gather_code(lambda: _go_through(kernel), _RUN_IN_FORKS)
     for _ in range(_TIMES):
         converse(kernel)

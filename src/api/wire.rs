@@ -111,7 +111,8 @@ pub(crate) struct ExecuteRequest {
     /// Environment variables while it runs.
     #[serde(default)]
     env: Option<BTreeMap<String, String>>,
-    /// What `input()` and `sys.stdin` read.
+    /// Standard input of the code and of what it starts: `input()`, `sys.stdin`, descriptor 0 and
+    /// `/dev/stdin` read it. Without it they are at their end.
     #[serde(default)]
     stdin: Option<String>,
     /// Answer with events while it runs, rather than at its end.

@@ -36,6 +36,9 @@ const INLINE_FRAME_BYTES: usize = 256 * 1024;
 const ENDING_FRAMES: [&[u8]; 2] = [b"{\"type\":\"done\"", b"{\"type\":\"error\""];
 /// SIGINT is sent again until the code ends: the first may have hit an `except` clause.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(250);
+/// A kernel says within this that the code begins. One that does not may be kept by a callback of an event
+/// loop that waits until what it prints is read, which is late output of an earlier execution.
+const BEGIN_TIME: Duration = Duration::from_millis(100);
 /// A reader of events that takes nothing for so long is not waited for any more at the end.
 const TELL_TIME: Duration = Duration::from_secs(5);
 
@@ -50,7 +53,7 @@ pub struct Request<'a> {
     pub code: &'a str,
     /// Variables for this execution only.
     pub env: &'a BTreeMap<String, String>,
-    /// What `input()` and `sys.stdin` read.
+    /// What is on the code's standard input.
     pub stdin: Option<&'a str>,
     /// When the receiver of the events is dropped.
     pub on_disconnect: OnDisconnect,
@@ -346,6 +349,7 @@ impl Run<'_> {
         }
         // Until it says so itself, if it lives so long.
         self.execution_count = kernel.next_count;
+        let begin_at = Instant::now() + BEGIN_TIME;
         let mut out = Vec::with_capacity(PIPE_BYTES);
         let mut err = Vec::with_capacity(PIPE_BYTES);
         loop {
@@ -378,6 +382,11 @@ impl Run<'_> {
                 }
                 () = interrupt.notified(), if running => {
                     self.begin_interrupt(&mut phase, kernel, Reason::Interrupt);
+                }
+                () = sleep_until(begin_at), if !begun => {
+                    let execution_count = kernel.next_count;
+                    let started = FromKernel::Started { id: self.id, execution_count };
+                    self.take(started, tell_until).await;
                 }
                 Ok(_) = kernel.stdout.read_buf(&mut out), if begun => {
                     self.hear(Which::Stdout, &out, tell_until).await;

@@ -42,8 +42,13 @@
 //! answers [`FromKernel::Branched`]. The branch says [`FromKernel::Restored`] on its own socket and is a
 //! kernel like any other.
 //!
+//! While it is idle, a kernel lets the event loops that its code has left behind go on (`rootfs/kernel/loops.py`).
+//! It reads a request when the callback that runs has ended.
+//!
 //! `SIGINT` interrupts the running execution (`KeyboardInterrupt`) from `started` on. One that comes
-//! while the kernel is idle, or before `started`, is forgotten: it was meant for an earlier execution.
+//! while the kernel is idle, or before `started`, is forgotten: it was meant for an earlier execution. But
+//! one that comes while a callback keeps the kernel from a request interrupts the callback, and the request's
+//! execution ends with `KeyboardInterrupt` before its code has begun.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -161,8 +166,8 @@ pub enum ToKernel<'a> {
         /// Variables for this execution only: set before, put back after. One that cannot be set
         /// (`=` or NUL in its name) is a line on stderr.
         env: &'a std::collections::BTreeMap<String, String>,
-        /// What `input()` and `sys.stdin` read; without it they are at their end. Descriptor 0
-        /// stays `/dev/null`.
+        /// What is on descriptor 0, so that Python, C code and programs that the code starts read it;
+        /// `/dev/null` is there without it.
         #[serde(skip_serializing_if = "Option::is_none")]
         stdin: Option<&'a str>,
         /// Bytes of results (sum of all MIME data) that are kept; what is over is replaced by a

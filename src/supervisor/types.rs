@@ -219,7 +219,7 @@ pub struct ExecuteSpec {
     pub prompt: bool,
     /// Whether variables are to outlive a kernel that dies.
     pub restore: Restore,
-    /// What `input()` and `sys.stdin` read; `None` is at its end from the start.
+    /// Standard input of the code, and of what it starts; `None` is at its end from the start.
     pub stdin: Option<String>,
     /// When the [`Execution`] is dropped.
     pub on_disconnect: OnDisconnect,

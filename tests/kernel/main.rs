@@ -3,4 +3,7 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 
+mod asyncio;
 mod copies;
+mod patching;
+mod stdin;

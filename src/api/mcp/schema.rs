@@ -65,7 +65,8 @@ pub(super) struct ExecuteArguments {
     /// Seconds after which the code is stopped; a default applies when left out.
     #[serde(default)]
     pub(super) timeout_seconds: Option<f64>,
-    /// Text that input() and sys.stdin read; without it they are at their end.
+    /// Text on the code's standard input, which input(), sys.stdin and programs that it starts read; without
+    /// it they are at their end.
     #[serde(default)]
     pub(super) stdin: Option<String>,
     /// Whether variables outlive code that ends the Python process (out of memory, a crash): "auto"
