@@ -47,7 +47,7 @@ class Kernel:
         self.streams = streams.Streams()
         self.shell = shell.make()
         imports.watch("matplotlib.pyplot", figures.install)
-        imports.watch("multiprocessing.spawn", spawning.install)
+        spawning.install()
         # A crash in C prints where Python was, on descriptor 2, before the signal ends the process.
         faulthandler.enable(2)
         # Scripts find their data beside `__file__`. Not a global of `__main__`: multiprocessing would

@@ -1,7 +1,8 @@
 //! The supervisor's half: starts the nursery, asks it for zygotes and sandboxes, and talks to inits.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -96,12 +97,18 @@ impl Nursery {
         env: BTreeMap<String, String>,
         filtered: bool,
     ) -> Result<Process, Error> {
-        let verb = NurseryVerb::Zygote {
-            files,
-            env,
-            filtered,
-        };
-        let pidfd = self.ask(verb, &[socket.as_fd()]).await?;
+        let step = "write the zygote's sources";
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let mut sources = File::from(
+            rustix::fs::memfd_create("zygote", flags)
+                .map_err(io::Error::from)
+                .context(step)?,
+        );
+        serde_json::to_writer(&mut sources, &files)
+            .map_err(io::Error::from)
+            .context(step)?;
+        let verb = NurseryVerb::Zygote { env, filtered };
+        let pidfd = self.ask(verb, &[socket.as_fd(), sources.as_fd()]).await?;
         Process::new(pidfd)
     }
 

@@ -30,6 +30,7 @@ fn sources() -> BTreeMap<String, String> {
         };
     }
     [
+        source!("byvalue.py"),
         source!("channel.py"),
         source!("checkpoints.py"),
         source!("commands.py"),
