@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -97,18 +99,11 @@ impl Nursery {
         env: BTreeMap<String, String>,
         filtered: bool,
     ) -> Result<Process, Error> {
-        let step = "write the zygote's sources";
-        let flags = rustix::fs::MemfdFlags::CLOEXEC;
-        let mut sources = File::from(
-            rustix::fs::memfd_create("zygote", flags)
-                .map_err(io::Error::from)
-                .context(step)?,
-        );
-        serde_json::to_writer(&mut sources, &files)
-            .map_err(io::Error::from)
-            .context(step)?;
         let verb = NurseryVerb::Zygote { env, filtered };
-        let pidfd = self.ask(verb, &[socket.as_fd(), sources.as_fd()]).await?;
+        // Too long for a packet.
+        let sources = memory_file(&files).context("pack the zygote's sources")?;
+        let fds = [socket.as_fd(), sources.as_fd()];
+        let pidfd = self.ask(verb, &fds).await?;
         Process::new(pidfd)
     }
 
@@ -402,4 +397,13 @@ impl Init {
             .context("ask init")?;
         Channel::new(ours).context("watch a reply")
     }
+}
+
+/// A memory file that holds `value` as JSON, to be read from its beginning.
+fn memory_file(value: &impl Serialize) -> io::Result<OwnedFd> {
+    let memory = memfd_create("sandcell", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(memory);
+    serde_json::to_writer(&mut file, value)?;
+    file.rewind()?;
+    Ok(file.into())
 }

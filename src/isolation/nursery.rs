@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::{self, Seek};
+use std::io::{self, BufReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
@@ -213,13 +213,6 @@ impl Nursery {
     }
 }
 
-/// Written by the supervisor, whose position in the file is at its end.
-fn read_sources(file: OwnedFd) -> io::Result<BTreeMap<String, String>> {
-    let mut file = File::from(file);
-    file.rewind()?;
-    Ok(serde_json::from_reader(io::BufReader::new(file))?)
-}
-
 /// Starts the zygote in the mirror, read-only, with its own mounts.
 fn start_zygote(
     layered: bool,
@@ -229,7 +222,10 @@ fn start_zygote(
 ) -> Result<OwnedFd, Error> {
     let [socket, sources] = <[OwnedFd; 2]>::try_from(fds)
         .map_err(|_| Error::Refused("a zygote needs two descriptors".into()))?;
-    let files = read_sources(sources).context("read the zygote's sources")?;
+    let files: BTreeMap<String, String> =
+        serde_json::from_reader(BufReader::new(File::from(sources)))
+            .map_err(io::Error::other)
+            .context("read the zygote's sources")?;
     let flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     match sys::fork_into(flags as u64, None).context("clone the zygote")? {
         sys::Fork::Parent { pidfd, .. } => Ok(pidfd),

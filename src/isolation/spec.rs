@@ -56,8 +56,8 @@ pub struct NurseryRequest {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum NurseryVerb {
-    /// Start a zygote. Descriptors: `[0]` its socket, `[1]` a file that holds an object in JSON: Python
-    /// sources by file name, put into a directory of their own. They are too long for a packet.
+    /// Start a zygote. Descriptors: `[0]` its socket, `[1]` a memory file with its Python sources, a JSON
+    /// object of file names and texts: they are put into a directory of their own.
     Zygote {
         /// Complete environment.
         env: BTreeMap<String, String>,
