@@ -3,6 +3,7 @@
 import ctypes
 import io
 import os
+import select
 import sys
 
 from _sandcell import stdin
@@ -26,6 +27,8 @@ class Turns:
 
     def __init__(self, pipes):
         self.pipes = pipes
+        # Whether somebody looks on, and so sees in which order things come.
+        self.watched = False
         self.last = None
         # Where something was shown last.
         self.socket = None
@@ -50,34 +53,47 @@ class Turns:
         self.hopeless = not are_read(sockets, pipes, 0 if self.hopeless else _TURN_SECONDS)
 
 
-class _Eager(io.BufferedWriter):
-    """Writes through. A bare FileIO would too, but drops the rest of a write cut short by a signal."""
+def _careful_write(raw, turns):
+    """`write` of a FileIO, as a function that keeps turns and writes all: a signal, or a descriptor that
+    another process has made non-blocking, cuts a write short."""
+    write = io.FileIO.write.__get__(raw)
+    fd = raw.fileno()
 
-    def __init__(self, raw, turns):
-        super().__init__(raw)
-        self.turns = turns
+    def write_all(data):
+        if turns.watched:
+            turns.write(fd)
+        count = write(data)
+        size = len(data) if type(data) is bytes else memoryview(data).nbytes
+        if count != size:
+            left = memoryview(data).cast("B")[count or 0:]
+            while left:
+                if count is None:
+                    select.select([], [fd], [])
+                count = write(left)
+                left = left[count or 0:]
+        return size
 
-    def write(self, data):
-        self.turns.write(self.raw.fileno())
-        count = super().write(data)
-        self.flush()
-        return count
+    return write_all
 
 
-def _open(fd, name, turns):
+def _open(fd, name):
+    # As with `python -u`: nothing is left in a buffer, and a print takes no code of ours.
     raw = io.FileIO(fd, "w", closefd=False)
     raw.name = name
     # Lone surrogates (file names, cut-off text) must not turn a print into an error.
-    text = io.TextIOWrapper(_Eager(raw, turns), encoding="utf-8", errors="backslashreplace",
-                            newline="\n", write_through=True)
+    text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n",
+                            write_through=True)
     text.mode = "w"
-    return text
+    return raw, text
 
 
 class Streams:
     def __init__(self):
         self.texts = {}
+        self.raws = {}
         self.copies = {}
+        # Whether signals have handlers of user code, which cut writes short.
+        self.signalled = False
         self.turns = Turns(self.copies)
         # C code that prints is in order with Python at every line. By default it would be only when
         # the process ends, stdout being a pipe.
@@ -88,9 +104,34 @@ class Streams:
         for fd, name in ((1, "stdout"), (2, "stderr")):
             text = self.texts.get(name)
             if text is None or text.closed:
-                text = self.texts[name] = _open(fd, f"<{name}>", self.turns)
+                self.raws[name], text = _open(fd, f"<{name}>")
+                self.texts[name] = text
+                self.choose_write(self.raws[name])
             setattr(sys, name, text)
             setattr(sys, f"__{name}__", text)
+
+    def watch(self, watched):
+        """Begins an execution that somebody looks on at, or nobody does."""
+        if watched != self.turns.watched:
+            self.turns.watched = watched
+            self.choose_writes()
+
+    def note_signals(self):
+        """Called when user code handles a signal."""
+        if not self.signalled:
+            self.signalled = True
+            self.choose_writes()
+
+    def choose_writes(self):
+        for raw in self.raws.values():
+            self.choose_write(raw)
+
+    def choose_write(self, raw):
+        # Found before the method of its class.
+        if self.turns.watched or self.signalled:
+            raw.write = _careful_write(raw, self.turns)
+        else:
+            raw.__dict__.pop("write", None)
 
     def reconnect(self):
         for fd, copy in self.copies.items():

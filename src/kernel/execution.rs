@@ -20,7 +20,7 @@ use super::frame;
 use super::framing::{LEFT_BYTES, LEFT_FRAMES};
 use super::handle::{Kernel, Place};
 use super::output::{PIPE_BYTES, PIPE_MOST_BYTES, read_now};
-use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
+use super::protocol::{FileChange, FromKernel, LeftOut, Restore, ToKernel};
 use super::restore::{kill_started, restore};
 use super::stream::{Saver, Stream, Which};
 use super::transfer::Transfer;
@@ -95,8 +95,10 @@ pub struct Finish {
     pub stdout: Written,
     /// Likewise, descriptor 2.
     pub stderr: Written,
-    /// Results were dropped because the kernel sent more than it may.
-    pub results_dropped: bool,
+    /// Results that were left out because there were more than may be.
+    pub left_out: LeftOut,
+    /// What a process would have exited with, where the code ended with `SystemExit`.
+    pub exit_code: Option<i32>,
     /// The sandbox had no room for files.
     pub disk_full: bool,
     /// Processes that the code had started and that were killed when it was stopped.
@@ -139,7 +141,7 @@ struct Run<'a> {
     stdout: Stream,
     stderr: Stream,
     frame_bytes_left: usize,
-    results_dropped: bool,
+    left_out: LeftOut,
     execution_count: u64,
     /// The kernel has said so.
     begun: bool,
@@ -172,7 +174,7 @@ pub async fn run(
         stdout: Stream::new(Which::Stdout, request, stdout_saver),
         stderr: Stream::new(Which::Stderr, request, stderr_saver),
         frame_bytes_left: request.result_bytes * 3 / 2 + 4 * request.traceback_bytes,
-        results_dropped: false,
+        left_out: LeftOut::default(),
         execution_count: 0,
         begun: false,
         raised: false,
@@ -195,7 +197,8 @@ pub async fn run(
         files_seen: 0,
         stdout: Written::default(),
         stderr: Written::default(),
-        results_dropped: run.results_dropped,
+        left_out: LeftOut::default(),
+        exit_code: None,
         disk_full: false,
         killed: 0,
         transfer: before.and_then(|before| Some(after?.since(before))),
@@ -208,6 +211,7 @@ pub async fn run(
             files_seen,
             disk_full,
             forks,
+            exit_code,
         } => {
             finish.files_seen = files_seen;
             finish.disk_full = disk_full;
@@ -216,6 +220,8 @@ pub async fn run(
                 None if run.raised => Ending::Error,
                 None => Ending::Ok,
             };
+            // Of code that was stopped it says nothing.
+            finish.exit_code = exit_code.filter(|_| reason.is_none());
             finish.files_truncated = files_truncated || files.len() > request.files;
             finish.files = files;
             finish.files.truncate(request.files);
@@ -256,6 +262,7 @@ pub async fn run(
     }
     let soon = Instant::now() + TELL_TIME;
     run.tell_held(soon).await;
+    finish.left_out = run.left_out;
     finish.stdout = run.stdout.end(soon).await;
     finish.stderr = run.stderr.end(soon).await;
     finish
@@ -288,6 +295,7 @@ enum End {
         files_seen: u64,
         disk_full: bool,
         forks: bool,
+        exit_code: Option<i32>,
     },
     Killed(Reason),
     Died,
@@ -387,8 +395,9 @@ impl Run<'_> {
                     }
                     if let FromKernel::Done {
                         execution_count, next_count, files, files_truncated, files_seen, disk_full,
-                        forks, ..
+                        forks, exit_code, left_out, ..
                     } = frame {
+                        self.left_out.add(left_out);
                         self.execution_count = execution_count;
                         kernel.next_count = next_count;
                         let reason = match phase {
@@ -397,6 +406,7 @@ impl Run<'_> {
                         };
                         return End::Done {
                             reason, files, files_truncated, files_seen, disk_full, forks,
+                            exit_code,
                         };
                     }
                     self.take(frame, tell_until).await;
@@ -420,8 +430,11 @@ impl Run<'_> {
         if cost <= self.frame_bytes_left {
             self.frame_bytes_left -= cost;
         } else {
-            self.results_dropped = true;
             if !ENDING_FRAMES.iter().any(|start| body.starts_with(start)) {
+                self.left_out.add(LeftOut {
+                    results: 1,
+                    bytes: body.len() as u64,
+                });
                 return Ok(None);
             }
         }
@@ -462,13 +475,17 @@ impl Run<'_> {
                 data,
                 metadata,
                 display_id,
+                left_out,
                 ..
-            } => Event::Result(RichResult {
-                kind,
-                data,
-                metadata,
-                display_id,
-            }),
+            } => {
+                self.left_out.add(left_out);
+                Event::Result(RichResult {
+                    kind,
+                    data,
+                    metadata,
+                    display_id,
+                })
+            }
             FromKernel::ClearOutput { wait, .. } => Event::ClearOutput { wait },
             FromKernel::Error {
                 mut name,

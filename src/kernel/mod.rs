@@ -45,6 +45,7 @@ fn sources() -> BTreeMap<String, String> {
         source!("reseed.py"),
         source!("sharing.py"),
         source!("shell.py"),
+        source!("sources.py"),
         source!("spawning.py"),
         source!("stdin.py"),
         source!("streams.py"),
@@ -69,6 +70,8 @@ pub fn base_env() -> BTreeMap<String, String> {
         ("TZ", "UTC"),
         ("VIRTUAL_ENV", "/opt/venv"),
         ("PYTHONUNBUFFERED", "1"),
+        // As in a kernel: a module that is written twice in a second must not stay as it was first.
+        ("PYTHONDONTWRITEBYTECODE", "1"),
         ("MPLBACKEND", "agg"),
         ("MATPLOTLIBRC", "/opt/sandcell/matplotlib/matplotlibrc"),
         ("MPLCONFIGDIR", "/var/cache/sandcell/matplotlib"),

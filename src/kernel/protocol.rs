@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.
@@ -230,6 +230,23 @@ pub enum Change {
     Deleted,
 }
 
+/// Results of an execution that were left out, in whole or in part, because a limit was hit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Displays.
+    pub results: u64,
+    /// Bytes of them, at least.
+    pub bytes: u64,
+}
+
+impl LeftOut {
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        self.results = self.results.saturating_add(other.results);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
+
 /// Kernel to supervisor: an object with `type` (the variant's name in snake case) and its fields.
 /// All of it is hostile input, so it is read by `super::frame`, with bounds.
 #[derive(Debug, PartialEq)]
@@ -263,6 +280,8 @@ pub enum FromKernel {
         metadata: Map<String, Value>,
         /// Of `display(..., display_id=...)`.
         display_id: Option<String>,
+        /// What the frame held and reading it left out.
+        left_out: LeftOut,
     },
     /// `clear_output()` was called: earlier output of this execution is to be dropped. Sent when the
     /// pipes are empty, and nothing is printed before it is read, but for what other threads and
@@ -311,6 +330,11 @@ pub enum FromKernel {
         execution_count: u64,
         /// What it will be in the next execution.
         next_count: u64,
+        /// What a process would have exited with, where the code ended with `SystemExit`: 0 to 255. With 0
+        /// there is no [`Self::Error`].
+        exit_code: Option<i32>,
+        /// Results that the kernel left out (`results_left_out`, `result_bytes_left_out`).
+        left_out: LeftOut,
         /// Changes in the working directory, sorted by path.
         files: Vec<FileChange>,
         /// More changes happened than `max_files`.

@@ -4,3 +4,8 @@
 mod fixture;
 
 mod copies;
+mod exits;
+mod prints;
+mod results;
+mod sources;
+mod spawn;
