@@ -48,15 +48,18 @@ if "_sandcell.byvalue" not in sys.modules:
     sys.modules["_sandcell"], sys.modules["_sandcell.byvalue"] = package, module
     exec(compile(source, "<sandcell>", "exec"), module.__dict__)
     module.SOURCE = source
-    module.begin()
+    getattr(module, begin)()
 """
 
 
 class Begin:
-    """Part of what a child is sent first: makes this module there."""
+    """Part of what a child is sent first: makes this module there, and calls a function of it."""
+
+    def __init__(self, begin):
+        self.begin = begin
 
     def __reduce__(self):
-        return exec, (_BEGIN, {"source": SOURCE})
+        return exec, (_BEGIN, {"source": SOURCE, "begin": self.begin})
 
 
 def begin():
@@ -70,6 +73,21 @@ def begin():
     for install, module in ((install_pickler, reduction), (install_spawn, spawn),
                             (install_fork, popen_fork), (install_pool, pool)):
         install(module)
+
+
+def begin_loky():
+    """In a child of joblib's, which sends everything by value itself, but for some exceptions."""
+    try:
+        from joblib.externals.cloudpickle import cloudpickle
+    except ImportError:  # since joblib 1.6
+        from cloudpickle import cloudpickle
+    plain = cloudpickle.Pickler.reducer_override
+
+    def reducer_override(self, value):
+        reduced = _reduce_exception(value) if isinstance(value, BaseException) else NotImplemented
+        return plain(self, value) if reduced is NotImplemented else reduced
+
+    cloudpickle.Pickler.reducer_override = reducer_override
 
 
 _is_child = False
@@ -250,7 +268,13 @@ class Names:
         return value
 
 
+    def renew(self):
+        """In a fork: another thread may have held it."""
+        self.lock = threading.RLock()
+
+
 names = Names()
+os.register_at_fork(after_in_child=names.renew)
 
 
 def _children():
@@ -487,9 +511,15 @@ def install_spawn(module):
         # No script is run again, whatever `__file__` says.
         data.pop("init_main_from_name", None)
         data.pop("init_main_from_path", None)
-        return data | {"sandcell": Begin()}
+        return data | {"sandcell": Begin("begin")}
 
     module.get_preparation_data = get_preparation_data
+
+
+def install_loky(module):
+    plain = module.get_preparation_data
+    module.get_preparation_data = lambda *args, **options: (
+        plain(*args, **options) | {"sandcell": Begin("begin_loky")})
 
 
 def install_fork(module):
@@ -645,13 +675,18 @@ def install_pool(module):
             raise RuntimeError(broken)
 
     def _fail(result, error):
+        # What the pool's threads say of it later goes nowhere.
+        del result._cache[result._job]
+        result._cache = {result._job: result}
+        # Not released here: who releases a pool last ends it, and waits for this thread.
+        pool = result._pool
         if isinstance(result, module.IMapIterator):
             result._set(result._index, (False, error))
-            if result._job in result._cache:
-                result._set_length(result._index)
+            result._length = result._index
         else:
             result._number_left = 1  # of the chunks of a map
             result._set(0, (False, error))
+        result._pool = pool
 
     pools._repopulate_pool_static = staticmethod(_repopulate_pool_static)
     pools._setup_queues = _setup_queues

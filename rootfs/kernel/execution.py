@@ -23,7 +23,7 @@ _CLEAR_SECONDS = 0.1
 class Execution:
     def __init__(self, channel, streams, interrupts, request):
         self.channel = channel
-        self.turns = streams.turns
+        self.turns, self.pipes = streams.turns, streams.copies
         # Whether somebody looks on, and so sees in which order things come.
         self.prompt = request["prompt"]
         self.interrupts = interrupts
@@ -98,7 +98,7 @@ class Execution:
             return
         # Text has its own way to the supervisor. What was printed before must have arrived, and this
         # must have before more is printed: else that were cleared too.
-        fd, pipes = self.channel.fd, self.turns.pipes.values()
+        fd, pipes = self.channel.fd, self.pipes.values()
         are_read([fd], pipes, _CLEAR_SECONDS)
         self._send(encode({"type": "clear_output", "id": self.id, "wait": bool(wait)}))
         are_read([fd], [], _CLEAR_SECONDS)
@@ -124,7 +124,7 @@ class Execution:
 
     def _take_turn(self):
         if self.prompt and self.channel.owned():
-            self.turns.show(self.channel.fd)
+            self.turns.show()
 
     def _send(self, payload, last=False, hold=False):
         if not self.channel.owned():

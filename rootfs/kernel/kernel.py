@@ -184,7 +184,7 @@ class Kernel:
 
     def execute(self, request):
         execution = Execution(self.channel, self.streams, self.interrupts, request)
-        self.streams.watch(request["prompt"])
+        self.streams.watch(request["prompt"], execution.id)
         self.streams.restore(request.get("stdin"))
         count = self.shell.execution_count
         self.interrupts.forget()
@@ -210,6 +210,7 @@ class Kernel:
             if exit_code != 0:
                 execution.error(*described)
         self.streams.flush()
+        self.streams.watch(False)
         after = files.Snapshot(home)
         changed, truncated = files.changes(before, after, execution.max_files)
         forks = self.hurried and request["restore"] != "never"

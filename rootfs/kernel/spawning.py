@@ -27,6 +27,7 @@ def install():
                            ("popen_fork", "install_fork"), ("pool", "install_pool")):
         imports.watch(f"multiprocessing.{name}", _installer(function))
     imports.watch("joblib.pool", _installer("install_joblib"))
+    imports.watch("joblib.externals.loky.backend.spawn", _installer("install_loky"))
     imports.watch("multiprocessing.context", _let_methods_be_set_again)
 
 
@@ -35,12 +36,6 @@ def _installer(function):
 
 
 def _let_methods_be_set_again(context):
-    """A script sets its start method once. Here the next execution may do so again."""
+    """A script sets its start method once, before it starts anything. A kernel runs many."""
     plain = context.DefaultContext.set_start_method
-
-    def set_start_method(self, method, force=False):
-        actual = self._actual_context
-        if force or actual is None or actual.get_start_method() != method:
-            plain(self, method, force)
-
-    context.DefaultContext.set_start_method = set_start_method
+    context.DefaultContext.set_start_method = lambda self, method, force=False: plain(self, method, True)

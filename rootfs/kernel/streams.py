@@ -7,7 +7,6 @@ import select
 import sys
 
 from _sandcell import stdin
-from _sandcell.channel import are_read
 
 _libc = ctypes.CDLL(None)
 _fflush = _libc.fflush
@@ -17,40 +16,55 @@ _setvbuf.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_si
 _c_stdout = ctypes.c_void_p.in_dll(_libc, "stdout").value
 _IOLBF = 1
 
-_TURN_SECONDS = 0.05
+
+# Written at once or not at all (PIPE_BUF, pipe(7)).
+_ATOMIC_BYTES = 4096
 
 
 class Turns:
-    """Keeps what Python writes and shows in the order in which it does. The two streams are pipes, and what
-    is shown goes through a socket: what is in one must be read before something comes into another. It may
-    not be, while nobody executes or a client is slow; then order is not waited for until it has been."""
+    """Tells in which order Python writes and shows things, where somebody looks on. The two streams are
+    pipes, and what is shown goes through a socket: before what is written to another stream than the last
+    time, or after something was shown, goes a mark, which the supervisor takes out (`src/kernel/order.rs`)."""
 
-    def __init__(self, pipes):
-        self.pipes = pipes
-        # Whether somebody looks on, and so sees in which order things come.
+    def __init__(self):
         self.watched = False
+        self.prefix = b""
+        self.pid = None
+        self.pipes = {}
         self.last = None
-        # Where something was shown last.
-        self.socket = None
-        self.hopeless = False
+        self.number = 0
+        # Frames that were shown.
+        self.frames = 0
 
-    def write(self, fd):
-        """Called before something is written to a stream."""
-        last, self.last = self.last, fd
-        if last == fd:
-            return
-        if last in self.pipes:
-            self.wait([], [self.pipes[last]])
-        elif self.socket is not None:
-            self.wait([self.socket], [])
+    def begin(self, number, pipes):
+        """An execution, whose number nobody can guess."""
+        self.prefix = b"\0%016x" % number
+        self.pid = os.getpid()
+        self.pipes = {fd: _identity(copy) for fd, copy in pipes.items()}
+        self.last = None
+        self.number = self.frames = 0
 
-    def show(self, socket):
-        """Called before something is shown. Whoever else wrote to the pipes, programs say, wrote before."""
-        self.last, self.socket = None, socket
-        self.wait([], self.pipes.values())
+    def mark(self, fd):
+        """What is to be written to a stream first; it was another's turn."""
+        self.last = fd
+        # User code may have put a file there, or be in a child of its own.
+        if os.getpid() != self.pid or self.pipes.get(fd) != _identity(fd):
+            return b""
+        self.number += 1
+        return self.prefix + self.number.to_bytes(4, "big") + self.frames.to_bytes(4, "big")
 
-    def wait(self, sockets, pipes):
-        self.hopeless = not are_read(sockets, pipes, 0 if self.hopeless else _TURN_SECONDS)
+    def show(self):
+        """Called before something is shown."""
+        self.frames += 1
+        self.last = None
+
+
+def _identity(fd):
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _careful_write(raw, turns):
@@ -60,18 +74,24 @@ def _careful_write(raw, turns):
     fd = raw.fileno()
 
     def write_all(data):
-        if turns.watched:
-            turns.write(fd)
-        count = write(data)
         size = len(data) if type(data) is bytes else memoryview(data).nbytes
-        if count != size:
-            left = memoryview(data).cast("B")[count or 0:]
-            while left:
-                if count is None:
-                    select.select([], [fd], [])
-                count = write(left)
-                left = left[count or 0:]
+        if turns.watched and turns.last != fd and (mark := turns.mark(fd)):
+            if len(mark) + size <= _ATOMIC_BYTES:
+                data = mark + data
+            else:
+                write_rest(mark, write(mark))
+        count = write(data)
+        if count != len(data):
+            write_rest(data, count)
         return size
+
+    def write_rest(data, count):
+        left = memoryview(data).cast("B")[count or 0:]
+        while left:
+            if count is None:
+                select.select([], [fd], [])
+            count = write(left)
+            left = left[count or 0:]
 
     return write_all
 
@@ -94,7 +114,7 @@ class Streams:
         self.copies = {}
         # Whether signals have handlers of user code, which cut writes short.
         self.signalled = False
-        self.turns = Turns(self.copies)
+        self.turns = Turns()
         # C code that prints is in order with Python at every line. By default it would be only when
         # the process ends, stdout being a pipe.
         _setvbuf(_c_stdout, None, _IOLBF, 0)
@@ -110,8 +130,10 @@ class Streams:
             setattr(sys, name, text)
             setattr(sys, f"__{name}__", text)
 
-    def watch(self, watched):
-        """Begins an execution that somebody looks on at, or nobody does."""
+    def watch(self, watched, number=0):
+        """Begins an execution that somebody looks on at, or nobody does, or ends one."""
+        if watched:
+            self.turns.begin(number, self.copies)
         if watched != self.turns.watched:
             self.turns.watched = watched
             self.choose_writes()
@@ -141,7 +163,6 @@ class Streams:
     def restore(self, text_of_stdin):
         """Undoes what the last execution did to the streams and their descriptors."""
         self.reconnect()
-        self.turns.last = self.turns.socket = None
         self.open()
         stdin.restore(text_of_stdin)
 

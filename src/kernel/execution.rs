@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use super::frame;
 use super::framing::{LEFT_BYTES, LEFT_FRAMES};
 use super::handle::{Kernel, Place};
+use super::order::{Mark, Order};
 use super::output::{PIPE_BYTES, PIPE_MOST_BYTES, read_now};
 use super::protocol::{FileChange, FromKernel, LeftOut, Restore, ToKernel};
 use super::restore::{kill_started, restore};
@@ -34,6 +35,10 @@ const FRAME_COST_BYTES: usize = 1024;
 const INLINE_FRAME_BYTES: usize = 256 * 1024;
 /// How frames begin that are taken when the budget is used up.
 const ENDING_FRAMES: [&[u8]; 2] = [b"{\"type\":\"done\"", b"{\"type\":\"error\""];
+/// How frames begin that marks in the output count ([`Order`]).
+const SHOWN_FRAMES: [&[u8]; 2] = [b"{\"type\":\"result\"", b"{\"type\":\"error\""];
+/// Longest that output waits for frames that a mark says were sent before it: it may be forged.
+const FRAMES_TIME: Duration = Duration::from_millis(200);
 /// SIGINT is sent again until the code ends: the first may have hit an `except` clause.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(250);
 /// A reader of events that takes nothing for so long is not waited for any more at the end.
@@ -140,6 +145,9 @@ struct Run<'a> {
     interrupt: &'a Notify,
     stdout: Stream,
     stderr: Stream,
+    order: Order,
+    /// Where output waits for frames.
+    waiting: Option<Mark>,
     frame_bytes_left: usize,
     left_out: LeftOut,
     execution_count: u64,
@@ -173,6 +181,8 @@ pub async fn run(
         interrupt,
         stdout: Stream::new(Which::Stdout, request, stdout_saver),
         stderr: Stream::new(Which::Stderr, request, stderr_saver),
+        order: Order::new(id),
+        waiting: None,
         frame_bytes_left: request.result_bytes * 3 / 2 + 4 * request.traceback_bytes,
         left_out: LeftOut::default(),
         execution_count: 0,
@@ -346,6 +356,7 @@ impl Run<'_> {
             let running = matches!(phase, Phase::Running);
             // What comes before `started` is late output of an earlier execution; it waits its turn.
             let begun = self.begun || !self.request.prompt;
+            let reads = begun && self.waiting.is_none();
             let (tick, kill_at) = match phase {
                 Phase::Running => (deadline, deadline),
                 Phase::Interrupting { next, kill_at, .. } => (next.min(kill_at), kill_at),
@@ -373,17 +384,18 @@ impl Run<'_> {
                 () = interrupt.notified(), if running => {
                     self.begin_interrupt(&mut phase, kernel, Reason::Interrupt);
                 }
-                Ok(_) = kernel.stdout.read_buf(&mut out), if begun => {
-                    self.hear(Which::Stdout, &out, tell_until).await;
+                Ok(_) = kernel.stdout.read_buf(&mut out), if reads => {
+                    self.hear_in_order(kernel, Which::Stdout, &out, tell_until).await;
                     if out.is_empty() { tokio::task::yield_now().await }
                 }
-                Ok(_) = kernel.stderr.read_buf(&mut err), if begun => {
-                    self.hear(Which::Stderr, &err, tell_until).await;
+                Ok(_) = kernel.stderr.read_buf(&mut err), if reads => {
+                    self.hear_in_order(kernel, Which::Stderr, &err, tell_until).await;
                     if err.is_empty() { tokio::task::yield_now().await }
                 }
                 body = kernel.frames.next() => {
                     // The socket was closed or garbage came: this kernel cannot be spoken with.
                     let Ok(Some(body)) = body else { return End::Died };
+                    self.come_to_frame(kernel, &body, tell_until).await;
                     let frame = match self.read(body).await {
                         Ok(Some(frame)) => frame,
                         Ok(None) => continue,
@@ -410,6 +422,10 @@ impl Run<'_> {
                         };
                     }
                     self.take(frame, tell_until).await;
+                    self.tell_in_order(kernel, tell_until).await;
+                }
+                () = tokio::time::sleep(FRAMES_TIME), if self.waiting.is_some() => {
+                    self.stop_waiting(kernel, tell_until).await;
                 }
             }
         }
@@ -459,8 +475,7 @@ impl Run<'_> {
         };
     }
 
-    /// A frame other than `done`. Where order matters, the kernel has let us read what is in the pipes before
-    /// it sent this; what is in them now may be newer.
+    /// A frame other than `done`.
     async fn take(&mut self, frame: FromKernel, until: Instant) {
         let event = match frame {
             FromKernel::Started {
@@ -521,6 +536,7 @@ impl Run<'_> {
             let Some(body) = kernel.frame_left(&mut left) else {
                 return;
             };
+            self.come_to_frame(kernel, &body, soon).await;
             match self.read(body).await {
                 Ok(Some(FromKernel::Checkpoint { pid, objection })) => {
                     kernel.note_checkpoint(pid, objection);
@@ -536,7 +552,10 @@ impl Run<'_> {
     /// ended; someone who goes on writing must not keep it open.
     async fn drain(&mut self, kernel: &mut Kernel) {
         let soon = Instant::now() + TELL_TIME;
+        self.stop_waiting(kernel, soon).await;
         for which in [Which::Stdout, Which::Stderr] {
+            let rest = self.order.take_rest(which as usize);
+            self.hear(which, &rest, soon).await;
             let mut left = PIPE_MOST_BYTES;
             loop {
                 let bytes = read_now(which.pipe(kernel));
@@ -549,8 +568,77 @@ impl Run<'_> {
         }
     }
 
+    /// Bytes of a pipe, of which only what is next may be told where somebody looks on.
+    async fn hear_in_order(
+        &mut self,
+        kernel: &mut Kernel,
+        which: Which,
+        bytes: &[u8],
+        until: Instant,
+    ) {
+        if self.request.prompt {
+            self.order.push(which as usize, bytes);
+            self.tell_in_order(kernel, until).await;
+        } else {
+            self.hear(which, bytes, until).await;
+        }
+    }
+
+    /// What was written before a frame is told before it.
+    async fn come_to_frame(&mut self, kernel: &mut Kernel, body: &[u8], until: Instant) {
+        if self.request.prompt && SHOWN_FRAMES.iter().any(|start| body.starts_with(start)) {
+            self.tell_in_order(kernel, until).await;
+            self.order.count_frame();
+        }
+    }
+
+    /// Tells what is in the pipes, up to a mark that says that frames come first.
+    async fn tell_in_order(&mut self, kernel: &mut Kernel, until: Instant) {
+        self.waiting = None;
+        if !self.request.prompt {
+            return;
+        }
+        let mut left = 2 * PIPE_MOST_BYTES;
+        loop {
+            // Both pipes are read again once a mark was seen: only then they hold all that was before it.
+            let mark = self.order.first_mark();
+            let mut came = false;
+            for which in [Which::Stdout, Which::Stderr] {
+                let text = self.order.take(which as usize);
+                self.hear(which, &text, until).await;
+                if self.order.mark(which as usize).is_none() && left > 0 {
+                    let bytes = read_now(which.pipe(kernel));
+                    left = left.saturating_sub(bytes.len());
+                    came |= !bytes.is_empty();
+                    self.order.push(which as usize, &bytes);
+                }
+            }
+            if came || self.order.first_mark() != mark {
+                continue;
+            }
+            let Some(mark) = mark else { return };
+            if self.order.waits(mark) {
+                self.waiting = Some(mark);
+                return;
+            }
+            self.order.pass(mark);
+        }
+    }
+
+    /// Tells what waits for frames that do not come.
+    async fn stop_waiting(&mut self, kernel: &mut Kernel, until: Instant) {
+        self.tell_in_order(kernel, until).await;
+        while let Some(mark) = self.waiting {
+            self.order.pass(mark);
+            self.tell_in_order(kernel, until).await;
+        }
+    }
+
     /// Bytes of a pipe.
     async fn hear(&mut self, which: Which, bytes: &[u8], until: Instant) {
+        if bytes.is_empty() {
+            return;
+        }
         let stream = match which {
             Which::Stdout => &mut self.stdout,
             Which::Stderr => &mut self.stderr,

@@ -5,6 +5,7 @@ pub mod execution;
 mod frame;
 mod framing;
 pub mod handle;
+mod order;
 pub mod output;
 pub mod protocol;
 mod restore;

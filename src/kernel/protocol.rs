@@ -172,7 +172,8 @@ pub enum ToKernel<'a> {
         max_files: usize,
         /// Whether to look for them: another process may do that (`src/isolation/filework/journal.rs`).
         look_at_files: bool,
-        /// Whether [`FromKernel::Started`] is to come at once, or with the next frame.
+        /// Whether [`FromKernel::Started`] is to come at once, or with the next frame, and marks in the pipes
+        /// are to tell the order of output.
         prompt: bool,
         /// Whether the kernel keeps checkpoints of itself.
         restore: Restore,
@@ -267,8 +268,8 @@ pub enum FromKernel {
         /// IPython's counter, from 1.
         execution_count: u64,
     },
-    /// A MIME bundle. Where the execution is `prompt`, it and [`Self::Error`] are sent when the pipes are
-    /// empty, and Python prints nothing before they are read: events come in its order.
+    /// A MIME bundle. Where the execution is `prompt`, Python puts marks into the pipes that tell the order of
+    /// what it prints, of this and of [`Self::Error`] (`src/kernel/order.rs`).
     Result {
         /// As in the request.
         id: u64,

@@ -76,7 +76,7 @@ if __name__ == '__main__':
         print(point_of, type(point_of) is P)
         d, = pool.map(D.next, [D(1)])
         print(d, type(d) is D, d.color is Color.GREEN, pool.map(D.make, [4]), pool.apply(Color.RED.other))
-        try: pool.map(bad, [1, 2])
+        try: pool.map(bad, [1])
         except Bad as error: print(error, error.a)";
         assert_eq!(
             sandbox.stdout(code),
@@ -242,8 +242,10 @@ for options in ({}, {'backend': 'multiprocessing'}, {'prefer': 'threads'}):
     parallel = Parallel(2, **options)
     print(parallel(delayed(lambda x: x * K)(x) for x in range(3)), parallel(delayed(total)(x) for x in range(2)))
     found = parallel(delayed(D.next)(D(x)) for x in range(2))
-    print([type(d) is D for d in found], [d.color is Color.GREEN for d in found])";
-    let line = "[0, 2, 4] [6, 7]\n[True, True] [True, True]\n";
+    print([type(d) is D for d in found], [d.color is Color.GREEN for d in found])
+    try: parallel(delayed(bad)(x) for x in range(1))
+    except Bad as error: print(error, error.a)";
+    let line = "[0, 2, 4] [6, 7]\n[True, True] [True, True]\n0 and b 0\n";
     assert_eq!(sandbox.stdout(code), line.repeat(3));
 }
 
