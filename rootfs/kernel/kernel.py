@@ -2,15 +2,17 @@
 
 import builtins
 import faulthandler
+import functools
 import getpass
 import os
+import signal
 import sys
 from itertools import islice
 from math import inf
 from time import monotonic
 
-from _sandcell import (commands, figures, files, imports, lockdown, renew, reseed, shell, spawning,
-                       stdin, streams, tracebacks, warm)
+from _sandcell import (commands, figures, files, imports, lockdown, renew, reseed, shell, sources,
+                       spawning, stdin, streams, tracebacks, warm)
 from _sandcell.channel import Channel, encode
 from _sandcell.checkpoints import Checkpoints
 from _sandcell.execution import Execution
@@ -54,7 +56,7 @@ class Kernel:
         self.guard = Guard()
         self.shell = shell.make(self.guard)
         imports.watch("matplotlib.pyplot", figures.install)
-        imports.watch("multiprocessing.spawn", spawning.install)
+        spawning.install()
         # A crash in C prints where Python was, on descriptor 2, before the signal ends the process.
         faulthandler.enable(2)
         # Scripts find their data beside `__file__`. Not a global of `__main__`: multiprocessing would
@@ -63,8 +65,21 @@ class Kernel:
         builtins.input = stdin.ask
         getpass.getpass = stdin.ask_secret
         os.system = commands.system
+        signal.signal = self.noting_signals(signal.signal)
         sys.breakpointhook = _no_breakpoint
+        sources.install(self.shell)
+        # Byte code is taken for that of a source with the same size and time in whole seconds. A module
+        # that is written twice in a second would stay as it was first; installers compile theirs.
+        sys.dont_write_bytecode = True
         sys.argv = [""]
+
+    def noting_signals(self, plain):
+        @functools.wraps(plain)
+        def set_handler(signalnum, handler):
+            if callable(handler) and handler != self.interrupts.handle:
+                self.streams.note_signals()
+            return plain(signalnum, handler)
+        return set_handler
 
     def take_environment(self, environment):
         """In the zygote, once its own variables have done their work: those of every kernel."""
@@ -187,7 +202,6 @@ class Kernel:
         """In a fork that has become a kernel."""
         self.interrupts.hold()
         self.channel.take_over()
-        self.streams.renew()
         missing = self.checkpoints.missing
         if not self.checkpoints.alone:
             missing = renew.everything(self.shell) + missing
@@ -211,6 +225,7 @@ class Kernel:
 
     def execute(self, request):
         execution = Execution(self.channel, self.streams, self.interrupts, request)
+        self.streams.watch(request["prompt"], execution.id)
         self.streams.restore(request.get("stdin"))
         count = self.shell.execution_count
         self.interrupts.forget()
@@ -227,15 +242,22 @@ class Kernel:
         self.tidy(saved)
         if not self.channel.owned():
             self.end_forked_child(error)
+        exit_code = None
         if error is not None:
-            execution.error(*self.describe(error, execution.max_traceback_bytes))
+            exit_code, said = tracebacks.exit_status(error)
+            described = self.describe(error, execution.max_traceback_bytes)
+            if said:
+                self.say(described[1])
+            if exit_code != 0:
+                execution.error(*described)
         self.streams.flush()
+        self.streams.watch(False)
         after = look_at(home)
         changed, truncated = files.changes(before, after, execution.max_files)
         forks = self.hurried and request["restore"] != "never"
         if forks:
             self.told_checkpoint = None
-        execution.done(count, self.shell.execution_count, changed, truncated, len(after.files),
+        execution.done(count, self.shell.execution_count, exit_code, changed, truncated, len(after.files),
                        files.is_full(lockdown.HOME, error), forks)
 
     def look_again_for_modules(self):
@@ -286,6 +308,10 @@ class Kernel:
             described = name, "", f"{name} (no traceback: {instead} in its place)"
         return described
 
+    def say(self, text):
+        """On stderr, as Python does with what code exits with."""
+        self.interrupts.run(lambda: print(text, file=sys.stderr))
+
     def tidy(self, saved):
         """Takes back what must not outlast an execution."""
         attempt(sys.settrace, None)
@@ -302,11 +328,11 @@ class Kernel:
         """`os.fork()` in user code: the child got to the end of the code that the parent runs on."""
         code = 0
         try:
-            if isinstance(error, SystemExit):
-                code = error.code if isinstance(error.code, int) else int(error.code is not None)
-            elif error is not None:
-                code = 1
-                print(tracebacks.describe(error, 65536)[2], file=sys.stderr)
+            if error is not None:
+                code, said = tracebacks.exit_status(error)
+                if code is None or said:
+                    code = 1
+                    print(tracebacks.describe(error, 65536)[1 if said else 2], file=sys.stderr)
             self.streams.flush()
         finally:
             os._exit(code & 0xFF)

@@ -9,7 +9,6 @@ descriptors which the copy does not have.
 | resource tracker, fork server, loky's shared executor | started anew when they are needed |
 | event loops | empty: work; tasks of before are cancelled with a reason |
 | IPython's `%%bash` and the like | their loop is made anew |
-| standard streams | their locks are new |
 
 Libraries are looked at only if the code has imported them.
 """

@@ -25,8 +25,9 @@ from IPython.utils.text import LSString, SList
 from traitlets import Type, default
 from traitlets.config import Config
 
-from _sandcell import commands, figures, stdin, structured
+from _sandcell import commands, figures, stdin, structured, tracebacks
 from _sandcell.loops import Loops
+
 
 # Code without any of these is what it looks like (IPython 9: core/inputtransformer2.py): escapes and help,
 # prompts, white space before the first line, and what ends a line for IPython and not for a pattern.
@@ -134,14 +135,34 @@ class Formatter(DisplayFormatter):
 
     def format(self, obj, include=None, exclude=None):
         if type(obj) in PLAIN and not include and not exclude and not self.knows(obj):
-            return {"text/plain": self.formatters["text/plain"](obj)}, {}
+            text = self.formatters["text/plain"](obj)
+            return {"text/plain": self.instead_of(obj) if text is None else text}, {}
         figures.note_displayed(obj)
-        data, metadata = super().format(obj, include, exclude)
+        self.parent.failed_format = None
+        try:
+            data, metadata = super().format(obj, include, exclude)
+        except Exception:  # of IPython, over a bundle that is none
+            self.parent.showtraceback()
+            data, metadata = {}, {}
+        some = {mime: value for mime, value in data.items() if value is not None}
+        if data and not some:
+            some = {"text/plain": self.formatters["text/plain"](obj) or object.__repr__(obj)}
+        data = some
+        if not data and self.parent.failed_format is not None:
+            data = {"text/plain": self.instead_of(obj)}
         if "image/png" in data:
             data.pop("image/jpeg", None)  # Pillow gives every picture as both
         if data and include is None:
             data |= structured.of(obj)
         return data, metadata
+
+    def instead_of(self, obj):
+        """Text for an object that has none: what its formatter raised, which IPython has shown."""
+        error, self.parent.failed_format = self.parent.failed_format, None
+        if error is None:
+            return object.__repr__(obj)
+        name, value, _ = tracebacks.describe(error, 2000)
+        return f"<{tracebacks.class_name(obj)} object whose repr raised {name}: {value}>"
 
     def knows(self, obj):
         """Whether something is registered that shows this object as more than its text."""
@@ -183,6 +204,8 @@ class Shell(InteractiveShell):
     execution = None
     # What of it runs now; not what that runs through IPython in turn.
     running_code = None
+    # What was shown last while an object was formatted.
+    failed_format = None
 
     def __init__(self, guard, **kwargs):
         self.guard = ResultHook.guard = guard
@@ -378,6 +401,7 @@ class Shell(InteractiveShell):
         except ValueError:
             print("No traceback available to show.", file=sys.stderr)
             return
+        self.failed_format = value
         if self.execution is not None:
             self.execution.shown.append(value)
 

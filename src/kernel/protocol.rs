@@ -179,7 +179,8 @@ pub enum ToKernel<'a> {
         max_files: usize,
         /// Whether to look for them: another process may do that (`src/isolation/filework/journal.rs`).
         look_at_files: bool,
-        /// Whether [`FromKernel::Started`] is to come at once, or with the next frame.
+        /// Whether [`FromKernel::Started`] is to come at once, or with the next frame, and marks in the pipes
+        /// are to tell the order of output.
         prompt: bool,
         /// Whether the kernel keeps checkpoints of itself.
         restore: Restore,
@@ -237,6 +238,23 @@ pub enum Change {
     Deleted,
 }
 
+/// Results of an execution that were left out, in whole or in part, because a limit was hit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Displays.
+    pub results: u64,
+    /// Bytes of them, at least.
+    pub bytes: u64,
+}
+
+impl LeftOut {
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        self.results = self.results.saturating_add(other.results);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
+
 /// Kernel to supervisor: an object with `type` (the variant's name in snake case) and its fields.
 /// All of it is hostile input, so it is read by `super::frame`, with bounds.
 #[derive(Debug, PartialEq)]
@@ -257,8 +275,8 @@ pub enum FromKernel {
         /// IPython's counter, from 1.
         execution_count: u64,
     },
-    /// A MIME bundle. Where the execution is `prompt`, it and [`Self::Error`] are sent when the pipes are
-    /// empty, and Python prints nothing before they are read: events come in its order.
+    /// A MIME bundle. Where the execution is `prompt`, Python puts marks into the pipes that tell the order of
+    /// what it prints, of this and of [`Self::Error`] (`src/kernel/order.rs`).
     Result {
         /// As in the request.
         id: u64,
@@ -270,6 +288,8 @@ pub enum FromKernel {
         metadata: Map<String, Value>,
         /// Of `display(..., display_id=...)`.
         display_id: Option<String>,
+        /// What the frame held and reading it left out.
+        left_out: LeftOut,
     },
     /// `clear_output()` was called: earlier output of this execution is to be dropped. Sent when the
     /// pipes are empty, and nothing is printed before it is read, but for what other threads and
@@ -320,6 +340,11 @@ pub enum FromKernel {
         execution_count: u64,
         /// What it will be in the next execution.
         next_count: u64,
+        /// What a process would have exited with, where the code ended with `SystemExit`: 0 to 255. With 0
+        /// there is no [`Self::Error`].
+        exit_code: Option<i32>,
+        /// Results that the kernel left out (`results_left_out`, `result_bytes_left_out`).
+        left_out: LeftOut,
         /// Changes in the working directory, sorted by path.
         files: Vec<FileChange>,
         /// More changes happened than `max_files`.

@@ -19,7 +19,7 @@ pub use crate::config::OnDisconnect;
 pub use crate::gpu::Wish;
 use crate::isolation::channel::Channel;
 pub use crate::isolation::spec::{ArchiveFormat, FileKind, TreeChangeKind, WindowSize};
-pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
+pub use crate::kernel::protocol::{Change, FileChange, LeftOut, Restore, ResultKind};
 pub use crate::kernel::transfer::Transfer;
 pub use crate::mirror::Package;
 use crate::network::Policy;
@@ -342,8 +342,10 @@ pub struct Ended {
     pub files: Vec<FileChange>,
     /// There were more changes than are listed.
     pub files_truncated: bool,
-    /// Results beyond the limit were dropped.
-    pub results_dropped: bool,
+    /// Results that were left out, in whole or in part.
+    pub results_left_out: LeftOut,
+    /// What a process would have exited with, where the code ended with `SystemExit`.
+    pub exit_code: Option<i32>,
     /// There was no room for files.
     pub disk_full: bool,
     /// Processes that the code had started and that were killed when it was stopped.

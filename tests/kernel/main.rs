@@ -5,5 +5,10 @@ mod fixture;
 
 mod asyncio;
 mod copies;
+mod exits;
 mod patching;
+mod prints;
+mod results;
+mod sources;
+mod spawn;
 mod stdin;
