@@ -87,10 +87,13 @@ class Execution:
         self._send(encode({"type": "error", "id": self.id, "name": name, "value": value,
                            "traceback": traceback}))
 
-    def done(self, execution_count, next_count, files, truncated, seen, disk_full, forks):
+    def done(self, execution_count, next_count, files, truncated, seen, disk_full, forks,
+             env_not_applied=()):
         frame = {"type": "done", "id": self.id, "execution_count": execution_count,
                  "next_count": next_count, "files_seen": seen, "disk_full": disk_full,
                  "forks": forks}
+        if env_not_applied:
+            frame["env_not_applied"] = list(env_not_applied)
         payload = encode(frame | {"files": files, "files_truncated": truncated})
         while len(payload) > MAX_FRAME_BYTES:
             files = files[: len(files) // 2]

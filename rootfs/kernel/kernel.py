@@ -9,7 +9,7 @@ from itertools import islice
 from math import inf
 from time import monotonic
 
-from _sandcell import (commands, figures, files, imports, lockdown, reseed, shell, spawning,
+from _sandcell import (commands, environment, figures, files, imports, lockdown, shell, spawning,
                        stdin, streams, tracebacks, warm)
 from _sandcell.channel import Channel, encode
 from _sandcell.checkpoints import Checkpoints
@@ -43,6 +43,8 @@ class Kernel:
         self.hurried = False
         # How many directories the import system knew when user code began.
         self.finders_of_base = sys.maxsize
+        # Variables of the execution that runs, where it has any.
+        self.change = None
         self.interrupts = Interrupts()
         self.streams = streams.Streams()
         self.shell = shell.make()
@@ -56,13 +58,14 @@ class Kernel:
         builtins.input = stdin.ask
         getpass.getpass = stdin.ask_secret
         os.system = commands.system
+        environment.see_limits()
         sys.breakpointhook = _no_breakpoint
         sys.argv = [""]
 
-    def take_environment(self, environment):
+    def take_environment(self, variables):
         """In the zygote, once its own variables have done their work: those of every kernel."""
         os.environ.clear()
-        os.environ.update(ENVIRONMENT | dict.fromkeys(reseed.THREAD_VARIABLES, "1") | environment)
+        os.environ.update(ENVIRONMENT | environment.thread_environment(1) | variables)
 
     def serve(self, plan):
         self.interrupts.hold()
@@ -70,7 +73,6 @@ class Kernel:
         self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)
         self.streams.copies.update({1: plan.stdout, 2: plan.stderr})
-        sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         self.checkpoints.begin(plan)
         self.tell({"type": "ready"})
         self.obey()
@@ -83,7 +85,9 @@ class Kernel:
                 self.hurried = monotonic() - answered < CHECKPOINT_DELAY_MS / 1000
                 answered = self.execute_restorably(message)
             elif message["type"] == "env":
-                self.set_environment(message["env"])
+                change = environment.Change(message["env"])
+                change.apply(fresh=True)
+                self.tell({"type": "env_set", "env_not_applied": change.not_applied})
             elif message["type"] == "enter":
                 self.enter(message["cwd"])
             elif message["type"] == "branch":
@@ -151,13 +155,6 @@ class Kernel:
         missing = self.checkpoints.missing + self.shell.forget_loop()
         self.tell({"type": "restored", "missing": missing})
 
-    def set_environment(self, variables):
-        for name, value in variables.items():
-            try:
-                os.environ[name] = value
-            except ValueError as error:
-                print(f"environment variable {name!r} not set: {error}", file=sys.stderr)
-
     def enter(self, directory):
         answer = {"type": "ready"}
         try:
@@ -178,11 +175,11 @@ class Kernel:
         before = files.Snapshot(home)
         execution.ends_at_once = len(before.files) <= FEW_FILES
         self.look_again_for_modules()
-        saved = {name: os.environ.get(name) for name in request["env"]}
+        self.change = environment.Change(request["env"]) if request["env"] else None
 
         error = self.run(execution, request)
 
-        self.tidy(saved)
+        self.tidy()
         if not self.channel.owned():
             self.end_forked_child(error)
         if error is not None:
@@ -194,7 +191,8 @@ class Kernel:
         if forks:
             self.told_checkpoint = None
         execution.done(count, self.shell.execution_count, changed, truncated, len(after.files),
-                       files.is_full(lockdown.HOME, error), forks)
+                       files.is_full(lockdown.HOME, error), forks,
+                       self.change.not_applied if self.change else ())
 
     def look_again_for_modules(self):
         """A module may have been uploaded a moment after its directory was last looked at, and the
@@ -223,7 +221,8 @@ class Kernel:
 
     def run_code(self, request):
         """Runs as user code: may be interrupted anywhere."""
-        self.set_environment(request["env"])
+        if self.change:
+            self.change.apply()
         error = self.shell.run(request["code"])
         if self.channel is None or self.channel.owned():
             figures.show()
@@ -240,17 +239,14 @@ class Kernel:
             described = name, "", f"{name} (no traceback: {instead} in its place)"
         return described
 
-    def tidy(self, saved):
+    def tidy(self):
         """Takes back what must not outlast an execution."""
         sys.settrace(None)
         sys.setprofile(None)
         if sys.getrecursionlimit() < 500:
             sys.setrecursionlimit(1000)
-        for name, value in saved.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        if self.change:
+            self.change.undo()
 
     def end_forked_child(self, error):
         """`os.fork()` in user code: the child got to the end of the code that the parent runs on."""
@@ -275,4 +271,6 @@ def stay_somewhere():
 
 
 def _no_breakpoint(*args, **kwargs):
+    if os.environ.get("PYTHONBREAKPOINT"):
+        return sys.__breakpointhook__(*args, **kwargs)
     print("breakpoint() ignored: there is no terminal for a debugger", file=sys.stderr)

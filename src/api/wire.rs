@@ -244,6 +244,10 @@ pub(crate) struct ContextAnswer {
     pub(crate) state: &'static str,
     /// Counts its executions; 0 when its variables are fresh.
     execution_count: u64,
+    /// Variables, its own and the sandbox's, that its Python cannot follow, as they are fixed when an
+    /// interpreter starts; programs that it starts have them. Missing where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    env_not_applied: Vec<String>,
 }
 
 impl From<ContextInfo> for ContextAnswer {
@@ -255,6 +259,7 @@ impl From<ContextInfo> for ContextAnswer {
             created_at: rfc3339(info.created_at),
             state: info.state.as_str(),
             execution_count: info.execution_count,
+            env_not_applied: info.env_not_applied,
         }
     }
 }
@@ -387,6 +392,10 @@ pub(crate) struct Created {
     /// GPUs that it has: UUIDs, or indices where those are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) gpus: Vec<String>,
+    /// Variables of `env` that its Python cannot follow, as they are fixed when an interpreter starts;
+    /// programs that it starts have them. Missing where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) env_not_applied: Vec<String>,
 }
 
 impl From<SandboxInfo> for Created {
@@ -397,6 +406,7 @@ impl From<SandboxInfo> for Created {
             sandbox_id: info.id,
             name: info.name,
             gpus: info.gpus,
+            env_not_applied: info.env_not_applied,
         }
     }
 }

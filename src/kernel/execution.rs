@@ -99,6 +99,8 @@ pub struct Finish {
     pub results_dropped: bool,
     /// The sandbox had no room for files.
     pub disk_full: bool,
+    /// Names of the request's variables that the kernel itself could not follow.
+    pub env_not_applied: Vec<String>,
     /// Processes that the code had started and that were killed when it was stopped.
     pub killed: usize,
     /// `None` where the kernel died.
@@ -197,6 +199,7 @@ pub async fn run(
         stderr: Written::default(),
         results_dropped: run.results_dropped,
         disk_full: false,
+        env_not_applied: Vec::new(),
         killed: 0,
         transfer: before.and_then(|before| Some(after?.since(before))),
     };
@@ -207,8 +210,13 @@ pub async fn run(
             files_truncated,
             files_seen,
             disk_full,
+            env_not_applied,
             forks,
         } => {
+            finish.env_not_applied = env_not_applied;
+            finish
+                .env_not_applied
+                .retain(|name| request.env.contains_key(name));
             finish.files_seen = files_seen;
             finish.disk_full = disk_full;
             finish.ending = match reason {
@@ -287,6 +295,7 @@ enum End {
         files_truncated: bool,
         files_seen: u64,
         disk_full: bool,
+        env_not_applied: Vec<String>,
         forks: bool,
     },
     Killed(Reason),
@@ -387,7 +396,7 @@ impl Run<'_> {
                     }
                     if let FromKernel::Done {
                         execution_count, next_count, files, files_truncated, files_seen, disk_full,
-                        forks, ..
+                        env_not_applied, forks, ..
                     } = frame {
                         self.execution_count = execution_count;
                         kernel.next_count = next_count;
@@ -396,7 +405,8 @@ impl Run<'_> {
                             Phase::Interrupting { reason, .. } => Some(reason),
                         };
                         return End::Done {
-                            reason, files, files_truncated, files_seen, disk_full, forks,
+                            reason, files, files_truncated, files_seen, disk_full,
+                            env_not_applied, forks,
                         };
                     }
                     self.take(frame, tell_until).await;

@@ -34,6 +34,7 @@ pub(super) fn no_kernel(ending: Ending) -> Ended {
         files_truncated: false,
         results_dropped: false,
         disk_full: false,
+        env_not_applied: Vec::new(),
         killed: 0,
         usage: Usage::default(),
         stdout: Written::default(),
