@@ -12,34 +12,47 @@ forks the checkpoint and ends, so that it is init's child. That costs twice as m
 
 A branch is forked in the same way. It is a kernel from the start, with a socket and pipes of its own,
 that the supervisor asked for: to run beside this one, or to be branched from again later.
+
+A copy of a process that had threads can wait for ever for one that does not exist. `quiesce.py` brings them
+to rest before the fork, or says why that is not possible: then there is no copy. `renew.py` puts right in a
+copy that has become a kernel what belonged to threads, processes and descriptors of the other.
 """
 
 import ctypes
 import os
-import platform
 import random
+import select
 import signal
 import threading
 import warnings
-# The signal module's own wrapper makes an enum member of the number.
+# User code may replace what modules like os and signal hold: these are the functions themselves.
 from _signal import sigwait
+from posix import (O_CLOEXEC, O_RDONLY, O_RDWR, O_WRONLY, P_ALL, WEXITED, WNOHANG, WNOWAIT, close, dup2, fork,
+                   fstat, kill, listdir, open as open_fd, pipe2, read, readlink,
+                   setsid, stat, strerror, waitid, waitpid, write, _exit)
+
+from _sandcell import quiesce
 
 _SYS_CLONE = 56  # x86-64
 _CLONE_CHILD_CLEARTID = 0x00200000
 _CLONE_CHILD_SETTID = 0x01000000
-_PR_GET_TID_ADDRESS = 40
 _WCLONE = -0x80000000  # as a signed int
 
 # A checkpoint dies after the kernel when memory is short, and before init, whose score is 0.
 _OOM_SCORE_ADJ = b"300"
 
 _WAKE_UP = frozenset({int(signal.SIGUSR1)})
+_SIGKILL = int(signal.SIGKILL)
 
 # `restore: auto`: a fork takes a millisecond, and another for each 100 MiB of variables; and they
 # may be there twice soon.
 _AUTO_MAX_BYTES = 192 * 1024 * 1024
 _AUTO_MAX_SHARE = 4
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+# Longest that a fork beside other threads may take until it has looked at itself, in milliseconds: hooks that
+# libraries have registered for forks run meanwhile.
+_FORK_MS = 5000
 
 _before_fork = ctypes.pythonapi.PyOS_BeforeFork
 _after_fork_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
@@ -53,16 +66,8 @@ _syscall.restype = ctypes.c_long
 _syscall.argtypes = [ctypes.c_long] * 6
 
 
-def _tid_address():
-    """Where libc keeps the main thread's id, which a fork must set; None where it cannot be told."""
-    address = ctypes.c_void_p()
-    prctl = ctypes.CDLL(None).prctl
-    if platform.machine() != "x86_64" or prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0):
-        return None
-    return address.value
-
-
-_TID_ADDRESS = _tid_address()
+class Unsound(Exception):
+    """There is no copy; says why, for people."""
 
 
 class Checkpoints:
@@ -80,7 +85,7 @@ class Checkpoints:
         self.gpu = False
         # Descriptors that the checkpoint needs when it is the kernel.
         self.kept = ()
-        # Whether there are no others, but for the first three.
+        # Whether there are no others, but for the first three, no other thread and no child.
         self.alone = False
 
     def begin(self, plan):
@@ -105,18 +110,14 @@ class Checkpoints:
                     "to which restore \"auto\" keeps a second copy; \"always\" does")
         return None
 
-    def take(self):
+    def take(self, shell):
         """Forks a checkpoint in place of the last one. Returns (True, None) in the checkpoint, when
-        it has become the kernel, else (False, why it could not be forked)."""
-        hidden = _may_clone()
+        it has become the kernel, else (False, why there is none)."""
         try:
-            # Looked at here: whatever a checkpoint does, it does in pages that it copies for that. While
-            # other threads run there may be more by the time of the fork.
-            self.alone = hidden and _are_all({0, 1, 2, *self.kept})
-            pid = self._fork(hidden, self._wait)
-        except OSError as error:
+            pid, hidden = self._fork(shell, self._wait)
+        except Unsound as objection:
             self.drop()
-            return False, f"the kernel could not be forked: {error.strerror}"
+            return False, str(objection)
         if pid == 0:
             _set_oom_score_adj(self.oom_score_adj)
             return True, None
@@ -124,14 +125,13 @@ class Checkpoints:
         self.pid, self.hidden, self.current = pid, hidden, True
         return False, None
 
-    def branch(self):
-        """Forks a kernel beside this one. Returns (its id, None), 0 in the branch itself, or (None, why
-        there is none)."""
-        hidden = _may_clone()
+    def branch(self, shell, force):
+        """Forks a kernel beside this one; with `force` an unsound one too. Returns (its id, None), 0 in the
+        branch itself, or (None, why there is none)."""
         try:
-            pid = self._fork(hidden, list)
-        except OSError as error:
-            return None, f"the kernel could not be forked: {error.strerror}"
+            pid, hidden = self._fork(shell, list, force)
+        except Unsound as objection:
+            return None, str(objection)
         if pid and hidden:
             self.ended.append(pid)
         return pid, None
@@ -140,7 +140,7 @@ class Checkpoints:
         """In a branch that has its own socket and pipes: what is at the other end of others is not its
         business, nor what happens to the other's process group. `waits` is for one that only others
         branch from."""
-        os.setsid()
+        setsid()
         self.missing += _let_go_of_connections(self.kept)
         _set_oom_score_adj(_OOM_SCORE_ADJ if waits else self.oom_score_adj)
 
@@ -150,7 +150,7 @@ class Checkpoints:
         if self.pid is None:
             return
         try:
-            os.kill(self.pid, signal.SIGKILL)
+            kill(self.pid, _SIGKILL)
         except OSError:
             pass  # user code was there first
         if self.hidden:
@@ -161,7 +161,7 @@ class Checkpoints:
         """Takes the exit status of ended checkpoints. Later, because it takes them a while to end."""
         for pid in list(self.ended):
             try:
-                if os.waitpid(pid, _WCLONE | os.WNOHANG) == (0, 0):
+                if waitpid(pid, _WCLONE | WNOHANG) == (0, 0):
                     continue
             except OSError:
                 pass
@@ -175,56 +175,141 @@ class Checkpoints:
             try:
                 missing = _let_go_of_connections(self.kept)
             except OSError:
-                os._exit(1)  # no descriptor is free: better none than one that keeps others waiting
+                _exit(1)  # no descriptor is free: better none than one that keeps others waiting
         _set_oom_score_adj(_OOM_SCORE_ADJ)
         sigwait(_WAKE_UP)
         return missing
 
-    def _fork(self, hidden, begin):
-        """The fork's id; 0 in the fork, once `begin` has returned what it did not carry."""
+    def _fork(self, shell, begin, force=False):
+        """The fork's id, and whether it is a child that only `__WCLONE` sees; 0 in the fork, once `begin`
+        has returned what it did not carry. Raises `Unsound` where there is none."""
         self._reap()
-        threads = _threads()
-        pid, missing = _clone_hidden(begin) if hidden else _fork_twice(begin)
+        try:
+            held = None
+            if not _may_clone():
+                objection, held = quiesce.settle(shell)
+                if objection and not force:
+                    raise Unsound(objection)
+            hidden = _may_clone()
+            # Looked at here: whatever a checkpoint does, it does in pages that it copies for that. While
+            # other threads run there may be more by the time of the fork.
+            children = _children(self.pid, self.ended)
+            self.alone = hidden and not children and _are_all({0, 1, 2, *self.kept})
+            if not self.alone and not force and (objection := _locks(self.kept)):
+                raise Unsound(objection)
+            missing = children if hidden else _threads() + quiesce.native() + children
+            if hidden:
+                pid, let_go = _clone_hidden(begin)
+            else:
+                pid, let_go = _fork_twice(begin, held if not force else None)
+        except OSError as error:
+            raise Unsound(f"the kernel could not be forked: {strerror(error.errno or 0)}") from None
         if pid == 0:
             self.pid, self.current = None, False
             self.ended.clear()
-            self.missing = missing + threads
-        return pid
+            self.missing = missing + let_go
+        return pid, hidden
 
 
 def rehearse():
     """In the zygote: what runs around each fork and is not ours."""
-    _threads()
     _before_fork()
     _after_fork_parent()
 
 
 def _clone_hidden(begin):
     _before_fork()
-    pid = _syscall(_SYS_CLONE, _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID, 0, 0, _TID_ADDRESS, 0)
+    pid = _syscall(_SYS_CLONE, _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID, 0, 0, quiesce.TID_ADDRESS, 0)
     if pid == 0:
         # Most checkpoints are never needed: the interpreter is put right in those that are.
-        missing = begin()
+        let_go = begin()
         state = random.getstate()
         _after_fork_child()
         random.setstate(state)  # Python seeds its generator anew in every fork
-        return 0, missing
+        return 0, let_go
     error = ctypes.get_errno()
     _after_fork_parent()
     if pid < 0:
-        raise OSError(error, os.strerror(error))
+        raise OSError(error, strerror(error))
     return pid, None
 
 
-def _fork_twice(begin):
+def _fork_twice(begin, held):
+    """`held`: what the fork must find at rest, or None. Whoever is between may be reaped by user code: its
+    id is not waited for where that is so."""
     state = random.getstate()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python's, that there are threads
-        pid = _fork_by_another()
-    if pid:
-        return pid, None
-    random.setstate(state)
-    return 0, begin()
+    readable, writable = pipe2(O_CLOEXEC)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's, that there are threads
+            pid = _fork_by_another(writable)
+        if pid == 0:
+            # Other threads ran until the fork: what it has found them at is looked at here.
+            objection = held.objection() if held is not None else None
+            write(writable, (objection or "").encode("utf-8", "replace")[:4000] + b"\n")
+            close(writable)
+            writable = None
+            if objection:
+                _exit(1)
+            close(readable)
+            readable = None
+            random.setstate(state)
+            return 0, begin()
+        close(writable)
+        writable = None
+        return _hear_from_fork(readable), None
+    finally:
+        for descriptor in (readable, writable):
+            if descriptor is not None:
+                close(descriptor)
+
+
+def _fork_by_another(writable):
+    """Forks a process that is init's child, as the one between ends: 0 in the fork, which the one between
+    has told the id of."""
+    between = fork()
+    if between == 0:
+        pid = -1
+        try:
+            pid = fork()
+            if pid == 0:
+                return 0
+            write(writable, b"%d\n" % pid)
+        finally:
+            if pid != 0:
+                _exit(0)
+    try:
+        waitpid(between, 0)
+    except ChildProcessError:
+        pass  # SIGCHLD is ignored, or a thread of user code waits for any child
+    return between
+
+
+def _hear_from_fork(readable):
+    """The id of the fork, once it has found that it is sound."""
+    pid, told = None, b""
+    poll = select.poll()
+    poll.register(readable, select.POLLIN)
+    while told.count(b"\n") < 2:
+        data = read(readable, 4096) if poll.poll(_FORK_MS) else None
+        if not data:
+            break
+        told += data
+    lines = told.split(b"\n")
+    # Two write: the one between and the fork, in either order.
+    numbers = [line for line in lines[:-1] if line.isdigit()]
+    texts = [line for line in lines[:-1] if not line.isdigit()]
+    if numbers and texts and not texts[0]:
+        return int(numbers[0])
+    if texts and texts[0]:
+        raise Unsound(texts[0].decode("utf-8", "replace"))
+    if numbers:
+        try:
+            kill(int(numbers[0]), _SIGKILL)
+        except OSError:
+            pass
+        raise Unsound("what a library has registered to run around forks did not end")
+    raise OSError(11, "Resource temporarily unavailable")
 
 
 def _threads():
@@ -232,88 +317,104 @@ def _threads():
             if thread is not threading.main_thread()]
 
 
+def _children(checkpoint, ended):
+    """Processes that the code started, for people. Checkpoints are not among them."""
+    try:
+        waitid(P_ALL, 0, WEXITED | WNOHANG | WNOWAIT)
+    except ChildProcessError:
+        return []
+    found = []
+    for thread in listdir("/proc/self/task"):
+        for pid in map(int, _content(f"/proc/self/task/{thread}/children").split()):
+            if pid != checkpoint and pid not in ended:
+                name = _content(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+                found.append(f"process {pid} ({name})")
+    return found
+
+
+def _locks(kept):
+    """Why a file that is open must not be open in a copy, or None. A lock of POSIX is its process's
+    (F_SETLK, fcntl_locking(2)): a copy does not have it and does not know. Databases lock so: SQLite in a
+    transaction and as long as one with a write-ahead log is open, DuckDB, LMDB."""
+    for number in map(int, listdir("/proc/self/fd")):
+        if number < 3 or number in kept:
+            continue
+        try:
+            path = readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue  # the directory's own
+        # `lock:` lines are in proc_pid_fdinfo(5) since Linux 4.1.
+        if path.startswith("/") and b" POSIX " in _content(f"/proc/self/fdinfo/{number}"):
+            return (f"the file {path} is locked by this process, as databases do while they are in use, and a "
+                    "copy would not have the lock: close it first")
+    return None
+
+
+def _content(path):
+    """The beginning of a small file of the kernel's; nothing where it is gone."""
+    try:
+        file = open_fd(path, O_RDONLY | O_CLOEXEC)
+        try:
+            return read(file, 65536)
+        finally:
+            close(file)
+    except OSError:
+        return b""
+
+
 def _let_go_of_connections(kept):
     """Closes the checkpoint's copies of pipes and sockets: who is at the other end waits for the end of
     the file, and would for as long as a copy is open. The null device takes their numbers, so that what
     is opened later does not get them. Gives what they were, for people."""
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    null = open_fd("/dev/null", O_RDWR | O_CLOEXEC)
     found = []
-    for number in map(int, os.listdir("/proc/self/fd")):
+    for number in map(int, listdir("/proc/self/fd")):
         if number < 3 or number == null or number in kept:
             continue
         try:
-            kind = os.readlink(f"/proc/self/fd/{number}").partition(":")[0]
+            kind = readlink(f"/proc/self/fd/{number}").partition(":")[0]
         except OSError:
             continue  # the directory's own
         if kind in ("socket", "pipe"):
-            os.dup2(null, number, inheritable=False)
+            dup2(null, number, inheritable=False)
             found.append(f"{kind} on descriptor {number}")
-    os.close(null)
+    close(null)
     return found
 
 
 def _are_all(numbers):
     """Whether these descriptors are open and no others are; False where it would take a look at each."""
     # Their number since Linux 6.2, 0 before.
-    if os.stat("/proc/self/fd").st_size != len(numbers):
+    if stat("/proc/self/fd").st_size != len(numbers):
         return False
     try:
         for number in numbers:
-            os.fstat(number)
+            fstat(number)
     except OSError:
         return False
     return True
 
 
 def _may_clone():
-    # A directory has two links and one for each directory in it: here, for each thread.
-    return _TID_ADDRESS is not None and os.stat("/proc/self/task").st_nlink == 3
-
-
-def _fork_by_another():
-    """Forks a process that is init's child: the one between has ended. 0 in the fork."""
-    readable, writable = os.pipe2(os.O_CLOEXEC)
-    try:
-        between = os.fork()
-        if between == 0:
-            pid = -1
-            try:
-                pid = os.fork()
-                if pid == 0:
-                    return 0
-                os.write(writable, b"%d" % pid)
-            finally:
-                if pid != 0:
-                    os._exit(0)
-        os.waitpid(between, 0)
-        os.close(writable)
-        writable = None
-        pid = int(os.read(readable, 32) or 0)
-    finally:
-        os.close(readable)
-        if writable is not None:
-            os.close(writable)
-    if pid == 0:
-        raise OSError(11, "Resource temporarily unavailable")
-    return pid
+    return quiesce.TID_ADDRESS is not None and quiesce.count() == 1
 
 
 def _set_oom_score_adj(value):
     try:
-        file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        file = open_fd("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC)
         try:
-            os.write(file, value)
+            write(file, value)
         finally:
-            os.close(file)
+            close(file)
     except OSError:
         pass  # no descriptor is free: it may then die first, and that is told
 
 
 def _private_bytes():
     """Memory that no file backs: resident less shared, of /proc/self/statm (proc_pid_statm(5))."""
-    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    file = open_fd("/proc/self/statm", O_RDONLY | O_CLOEXEC)
     try:
-        _, resident, shared, *_ = os.read(file, 128).split()
+        _, resident, shared, *_ = read(file, 128).split()
     finally:
-        os.close(file)
+        close(file)
     return (int(resident) - int(shared)) * _PAGE_BYTES

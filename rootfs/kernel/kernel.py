@@ -9,7 +9,7 @@ from itertools import islice
 from math import inf
 from time import monotonic
 
-from _sandcell import (commands, environment, figures, files, imports, lockdown, shell, spawning,
+from _sandcell import (commands, environment, figures, files, imports, lockdown, renew, shell, spawning,
                        stdin, streams, tracebacks, warm)
 from _sandcell.channel import Channel, encode
 from _sandcell.checkpoints import Checkpoints
@@ -122,7 +122,7 @@ class Kernel:
         if objection:
             self.checkpoints.drop()
         else:
-            awake, objection = self.checkpoints.take()
+            awake, objection = self.checkpoints.take(self.shell)
             if awake:
                 self.go_on()
                 return True
@@ -134,7 +134,7 @@ class Kernel:
 
     def branch(self, message, descriptors):
         """Forks a kernel with the same variables that speaks over descriptors of its own."""
-        pid, objection = self.checkpoints.branch()
+        pid, objection = self.checkpoints.branch(self.shell, message["force"])
         if pid != 0:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -152,7 +152,10 @@ class Kernel:
         """In a fork that has become a kernel."""
         self.interrupts.hold()
         self.channel.take_over()
-        missing = self.checkpoints.missing + self.shell.forget_loop()
+        self.streams.renew()
+        missing = self.checkpoints.missing
+        if not self.checkpoints.alone:
+            missing = missing + renew.everything(self.shell)
         self.tell({"type": "restored", "missing": missing})
 
     def enter(self, directory):

@@ -353,15 +353,6 @@ class Shell(InteractiveShell):
                         raise interrupt.with_traceback(waited.__traceback__) from None
             raise
 
-    def forget_loop(self):
-        """In a checkpoint that has become the kernel: the old loop waits on descriptors that the
-        kernel which died had, too. Gives what is gone with it, for people."""
-        loop, self.loop = self.loop, None
-        if loop is None or loop.is_closed():
-            return []
-        asyncio.set_event_loop(None)
-        return [f"asyncio task {task.get_name()}" for task in asyncio.all_tasks(loop)]
-
     # -- exceptions
 
     def showtraceback(self, exc_tuple=None, *args, **kwargs):

@@ -63,6 +63,10 @@ class _Eager(io.BufferedWriter):
         self.flush()
         return count
 
+    def renew(self):
+        """In a copy of the kernel: another thread may have held the lock, which is made anew."""
+        super().__init__(self.raw)
+
 
 def _open(fd, name, turns):
     raw = io.FileIO(fd, "w", closefd=False)
@@ -96,6 +100,14 @@ class Streams:
         for fd, copy in self.copies.items():
             os.dup2(copy, fd)
             os.set_blocking(fd, True)  # asyncio's pipes are not, and copies share it
+
+    def renew(self):
+        """In a copy of the kernel that has become one."""
+        for text in self.texts.values():
+            try:
+                text.buffer.renew()
+            except ValueError:
+                pass  # user code has taken it apart
 
     def restore(self, text_of_stdin):
         """Undoes what the last execution did to the streams and their descriptors."""

@@ -1,13 +1,16 @@
 //! The supervisor's half: starts the nursery, asks it for zygotes and sandboxes, and talks to inits.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -97,12 +100,11 @@ impl Nursery {
         env: BTreeMap<String, String>,
         filtered: bool,
     ) -> Result<Process, Error> {
-        let verb = NurseryVerb::Zygote {
-            files,
-            env,
-            filtered,
-        };
-        let pidfd = self.ask(verb, &[socket.as_fd()]).await?;
+        let verb = NurseryVerb::Zygote { env, filtered };
+        // Too long for a packet.
+        let sources = memory_file(&files).context("pack the zygote's sources")?;
+        let fds = [socket.as_fd(), sources.as_fd()];
+        let pidfd = self.ask(verb, &fds).await?;
         Process::new(pidfd)
     }
 
@@ -407,4 +409,13 @@ impl Init {
             .context("ask init")?;
         Channel::new(ours).context("watch a reply")
     }
+}
+
+/// A memory file that holds `value` as JSON, to be read from its beginning.
+fn memory_file(value: &impl Serialize) -> io::Result<OwnedFd> {
+    let memory = memfd_create("sandcell", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(memory);
+    serde_json::to_writer(&mut file, value)?;
+    file.rewind()?;
+    Ok(file.into())
 }

@@ -8,7 +8,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, BufReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
@@ -156,13 +157,9 @@ impl Nursery {
         fds: Vec<OwnedFd>,
     ) -> Result<(OwnedFd, Option<OwnedFd>), Error> {
         match verb {
-            NurseryVerb::Zygote {
-                files,
-                env,
-                filtered,
-            } => {
+            NurseryVerb::Zygote { env, filtered } => {
                 let filters = filtered.then_some(&self.zygote_filters);
-                let pidfd = start_zygote(self.layered, &files, &env, filters, fds)?;
+                let pidfd = start_zygote(self.layered, &env, filters, fds)?;
                 Ok((pidfd, None))
             }
             NurseryVerb::Sandbox(spec) => {
@@ -220,18 +217,21 @@ impl Nursery {
 /// Starts the zygote in the mirror, read-only, with its own mounts.
 fn start_zygote(
     layered: bool,
-    files: &BTreeMap<String, String>,
     env: &BTreeMap<String, String>,
     filters: Option<&Filters>,
     fds: Vec<OwnedFd>,
 ) -> Result<OwnedFd, Error> {
-    let [socket] = <[OwnedFd; 1]>::try_from(fds)
-        .map_err(|_| Error::Refused("a zygote needs one descriptor".into()))?;
+    let [socket, sources] = <[OwnedFd; 2]>::try_from(fds)
+        .map_err(|_| Error::Refused("a zygote needs two descriptors".into()))?;
+    let files: BTreeMap<String, String> =
+        serde_json::from_reader(BufReader::new(File::from(sources)))
+            .map_err(io::Error::other)
+            .context("read the zygote's sources")?;
     let flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     match sys::fork_into(flags as u64, None).context("clone the zygote")? {
         sys::Fork::Parent { pidfd, .. } => Ok(pidfd),
         sys::Fork::Child => {
-            let error = become_zygote(layered, files, env, filters, socket.as_fd());
+            let error = become_zygote(layered, &files, env, filters, socket.as_fd());
             eprintln!("sandcell zygote: {error}");
             sys::exit_now(1)
         }

@@ -58,10 +58,9 @@ pub struct NurseryRequest {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum NurseryVerb {
-    /// Start a zygote. Descriptors: `[0]` its socket.
+    /// Start a zygote. Descriptors: `[0]` its socket, `[1]` a memory file with its Python sources, a JSON
+    /// object of file names and texts: they are put into a directory of their own.
     Zygote {
-        /// Python sources by file name, put into a directory of their own.
-        files: BTreeMap<String, String>,
         /// Complete environment.
         env: BTreeMap<String, String>,
         /// Whether it runs under the filters of a zygote, which its kernels inherit.

@@ -42,6 +42,8 @@ fn sources() -> BTreeMap<String, String> {
         source!("interrupts.py"),
         source!("kernel.py"),
         source!("lockdown.py"),
+        source!("quiesce.py"),
+        source!("renew.py"),
         source!("reseed.py"),
         source!("sharing.py"),
         source!("shell.py"),

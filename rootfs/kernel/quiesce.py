@@ -1,0 +1,389 @@
+"""What runs in the kernel beside its main thread, and how it is brought to rest before the kernel is copied.
+
+fork(2) copies the calling thread and no other, but all memory: a lock that another thread holds stays locked
+in the copy for ever, and a library that counts on its worker threads waits for them. So before each fork with
+more than one thread
+
+1. workers that their libraries start again by themselves are ended: OpenMP's, OpenBLAS's, and the loop
+   thread of IPython's `%%bash`;
+2. what is left must be sound: threads that Python knows must wait (for the interpreter's lock, a file, a
+   timer), and hold no lock that the kernel can see; threads of libraries must belong to a library that
+   prepares itself for a fork (`_PREPARED`), by pthread_atfork(3);
+3. what is not sound is waited for, `SECONDS` in all, and then named: there is no copy.
+
+None of it runs where the kernel has one thread. Measured with one idle thread of `threading`: 0.35 ms a
+fork, of which 0.2 ms are the look at the objects of the heap.
+"""
+
+import _thread
+import ctypes
+import gc
+import io
+import platform
+import re
+import struct
+import sys
+import threading
+from posix import getpid, listdir, open as open_fd, close, pread, read, stat
+from time import monotonic, sleep
+
+# Longest that a fork waits for other threads, in seconds.
+SECONDS = 0.05
+_PAUSE_SECONDS = 0.001
+# `omp_pause_soft` of the OpenMP specification 5.0, section 3.2.44: settings are kept.
+_OMP_PAUSE_SOFT = 1
+
+# Libraries whose threads may run while the kernel is forked by libc: they register handlers that make their
+# pools anew in the child, as read in their sources (Arrow 20: cpp/src/arrow/util/atfork_internal.cc;
+# LLVM 19: openmp/runtime/src/z_Linux_util.cpp).
+# OpenBLAS ends its threads in one, too, where it hides the function that does.
+_PREPARED = ("libarrow", "libomp", "libiomp5", "libopenblas", "libscipy_openblas")
+# Ended before the fork; a name here that is left then is of another thread's pool.
+_OPENMP = re.compile(r"/libgomp[^/]*$")
+_OPENBLAS = re.compile(r"/lib[^/]*openblas[^/]*$")
+# Whose code is at the bottom of every stack, and in every wait.
+_OF_ALL = re.compile(r"/(libc|libpthread|ld-linux[^/]*|libstdc\+\+|libgcc_s|libm)[.-][^/]*$|^\[")
+
+_OPENBLAS_END = "blas_thread_shutdown_"
+_SHT_SYMTAB = 2
+
+_STACK_BYTES = 16384
+_WORD_BYTES = 8
+
+_LOCK = type(_thread.allocate_lock())
+_RLOCK = _thread.RLock
+_BUFFERED = (io.BufferedWriter, io.BufferedReader, io.BufferedRandom)
+_CONDITION = threading.Condition
+_is_locked = _LOCK.locked
+_get_ident = _thread.get_ident
+
+_PR_GET_TID_ADDRESS = 40
+
+
+def _find_tid_address():
+    address = ctypes.c_void_p()
+    prctl = ctypes.CDLL(None).prctl
+    if platform.machine() != "x86_64" or prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0):
+        return None
+    return address.value
+
+
+# Where libc keeps the main thread's id, which a fork must set; None where it cannot be told.
+TID_ADDRESS = _find_tid_address()
+
+# Locks that were there before user code ran; the collector does not list them any more.
+_base = []
+# Where a buffered file object notes which thread is in it, in bytes from its address; None where unknown.
+_busy_offset = None
+# Pausing and ending functions of the runtimes seen so far, by path.
+_ending = {}
+# What was in the way last time: it is not waited for again.
+_last_objection = None
+
+
+def bind():
+    """In the zygote, before the collector forgets what is there."""
+    global _busy_offset
+    _busy_offset = _find_busy_offset()
+    for path in _Maps().libraries:
+        _ending[path] = _ending_function(path)
+    _base[:] = [item for item in gc.get_objects() if type(item) in (_LOCK, _RLOCK)]
+
+
+def count():
+    """Threads of this process that the operating system knows, the main one included."""
+    # A directory has two links and one for each directory in it: here, for each thread.
+    return stat("/proc/self/task").st_nlink - 2
+
+
+def settle(shell):
+    """Brings other threads to rest. Gives what must not be (for people) or None, and what the copy must
+    find at rest too, for `broken`."""
+    global _last_objection
+    deadline = monotonic() + SECONDS
+    held = _Held()
+    _end_script_loop(shell, held)
+    _end_runtimes()
+    while True:
+        objection = None
+        if count() > 1:
+            held = _Held()
+            objection = held.objection() or _of_threads()
+        if objection is None or objection == _last_objection or monotonic() > deadline:
+            _last_objection = objection
+            return objection, held
+        sleep(_PAUSE_SECONDS)
+
+
+def native():
+    """Threads that Python does not know, for people: `3 threads of libfoo.so.1`."""
+    names = {}
+    maps = None
+    for tid in _others(_python_threads()):
+        maps = maps or _Maps()
+        library = maps.library_of(tid)
+        names.setdefault(library, []).append(tid)
+    return [f"{len(tids)} thread{'s' if len(tids) > 1 else ''} of {library}"
+            for library, tids in names.items()]
+
+
+def _of_threads():
+    """Why a thread is in the way of a fork, or None."""
+    known = _python_threads()
+    for tid, name in known.items():
+        if _is_running(tid):
+            return f"the thread {name!r} runs code outside of Python"
+    maps = None
+    for tid in _others(known):
+        maps = maps or _Maps()
+        library = maps.library_of(tid)
+        if not library.startswith(_PREPARED):
+            return (f"a thread of {library} runs, and a copy of the process would not have it: "
+                    "what uses that library could wait for it for ever")
+    return None
+
+
+def _python_threads():
+    """Names of the threads that Python knows, but for the main one, by the operating system's id."""
+    names = {thread.ident: thread.name for thread in threading._active.copy().values()}
+    main = _get_ident()
+    # glibc keeps a thread's id in its descriptor, whose address is the thread's ident.
+    offset = TID_ADDRESS - main
+    return {ctypes.c_int.from_address(ident + offset).value: names.get(ident, f"thread {ident}")
+            for ident in sys._current_frames() if ident != main}
+
+
+def _others(known):
+    main = getpid()
+    return [tid for tid in map(int, listdir("/proc/self/task")) if tid != main and tid not in known]
+
+
+def _is_running(tid):
+    try:
+        return _read(f"/proc/self/task/{tid}/stat", 512).rpartition(b")")[2].split()[0] == b"R"
+    except OSError:
+        return False  # it has ended
+
+
+def _read(path, size):
+    fd = open_fd(path, 0o2000000)
+    try:
+        return read(fd, size)
+    finally:
+        close(fd)
+
+
+class _Held:
+    """What other threads may hold now: locks, files and modules."""
+
+    def __init__(self):
+        self.proxies = False
+        self.locks, waiting = list(_base), set()
+        self.files = []
+        proxy = getattr(sys.modules.get("IPython.core.magics.script"), "_AsyncIOProxy", None)
+        for item in gc.get_objects():
+            kind = type(item)
+            if kind is _LOCK or kind is _RLOCK:
+                self.locks.append(item)
+            elif kind is _CONDITION:
+                # Who waits has a lock of his own that whoever notifies him unlocks: nobody else takes it.
+                waiting.update(map(id, item._waiters))
+            elif kind is proxy:
+                self.proxies = True
+            elif isinstance(item, _BUFFERED):
+                self.files.append(item)
+        self.locks = [lock for lock in self.locks if id(lock) not in waiting]
+
+    def objection(self):
+        """The first that is held by another thread, for people; None where nothing is."""
+        main = _get_ident()
+        for lock in self.locks:
+            if type(lock) is _LOCK:
+                if _is_locked(lock):
+                    return f"a lock is held while {_thread_names()} run"
+            elif owner := _owner(lock):
+                if owner != main:
+                    return f"the thread {_name_of(owner)!r} holds a lock"
+        if _busy_offset is not None:
+            for file in self.files:
+                owner = ctypes.c_ulong.from_address(id(file) + _busy_offset).value
+                if owner not in (0, main):
+                    return f"the thread {_name_of(owner)!r} is reading or writing a file"
+        for reference in list(_module_locks().values()):
+            lock = reference()
+            owner = getattr(lock, "owner", None)
+            if owner is not None and owner != main:
+                return f"the thread {_name_of(owner)!r} imports {lock.name}"
+        return None
+
+
+def _module_locks():
+    return sys.modules["_frozen_importlib"]._module_locks
+
+
+def _owner(rlock):
+    """Ident of the thread that holds an RLock, 0 where none does. Only its text tells that."""
+    text = _RLOCK.__repr__(rlock)
+    return int(text.partition("owner=")[2].partition(" ")[0])
+
+
+def _name_of(ident):
+    thread = threading._active.get(ident)
+    return thread.name if thread else f"thread {ident}"
+
+
+def _thread_names():
+    names = [repr(thread.name) for thread in threading._active.copy().values()
+             if thread.ident != _get_ident()]
+    return "the threads " + ", ".join(sorted(names)[:5]) if names else "other threads"
+
+
+# -- what can be ended
+
+
+def _end_script_loop(shell, held):
+    """The thread in which `%%bash` and the like wait for their programs, unless one is in the background."""
+    magics = shell.magics_manager.registry.get("ScriptMagics")
+    if magics is None or magics.event_loop is None or magics.bg_processes or held.proxies:
+        return
+    magics.stop_event_loop()
+
+
+def _end_runtimes():
+    """Worker threads of OpenMP and of OpenBLAS, which start them again when they are needed."""
+    if not _are_ended():
+        for path in _Maps().libraries:
+            if path not in _ending:
+                _ending[path] = _ending_function(path)
+        _are_ended()
+
+
+def _are_ended():
+    """Calls what is known to end threads. Whether none is left but those of Python."""
+    for end in _ending.values():
+        if end is not None:
+            end()
+    # Threads that were told to end are there for a moment more.
+    for _ in range(20):
+        if count() == 1 + len(_python_threads()):
+            return True
+        sleep(0.0001)
+    return False
+
+
+def _ending_function(path):
+    try:
+        if _OPENMP.search(path):
+            pause = ctypes.CDLL(path).omp_pause_resource_all
+            return lambda: pause(_OMP_PAUSE_SOFT)
+        if _OPENBLAS.search(path):
+            try:
+                return ctypes.CDLL(path)[_OPENBLAS_END]
+            except AttributeError:
+                return _hidden_function(path, _OPENBLAS_END)
+    except (OSError, AttributeError):
+        pass  # built without threads, or older than OpenMP 5.0
+    return None
+
+
+def _hidden_function(path, name):
+    """A function without arguments that a library does not export, by its table of all symbols (elf(5)),
+    which wheels of NumPy have. None where it has been stripped."""
+    base = next((start for start, offset, of in _all_mappings() if of == path and offset == 0), None)
+    with io.FileIO(path) as file:
+        def at(offset, size):
+            return pread(file.fileno(), size, offset)
+
+        header = at(0, 64)
+        if header[:6] != b"\x7fELF\2\1" or base is None:
+            return None
+        offset, = struct.unpack_from("<Q", header, 40)
+        size, number = struct.unpack_from("<HH", header, 58)
+        sections = [struct.unpack("<IIQQQQIIQQ", at(offset + size * n, 64)) for n in range(number)]
+        for _, kind, _, _, start, length, link, _, _, _ in sections:
+            if kind != _SHT_SYMTAB:
+                continue
+            names = at(sections[link][4], sections[link][5])
+            wanted = names.find(b"\0" + name.encode() + b"\0") + 1
+            for symbol in struct.iter_unpack("<IBBHQQ", at(start, length)):
+                if wanted and symbol[0] == wanted and symbol[4]:
+                    return ctypes.CFUNCTYPE(ctypes.c_int)(base + symbol[4])
+    return None
+
+
+# -- whose a thread is
+
+
+def _all_mappings():
+    """Start, offset in the file and path of what is mapped from files (proc_pid_maps(5))."""
+    return [(int(fields[0].partition("-")[0], 16), int(fields[2], 16), fields[5]) for fields in _lines()]
+
+
+def _lines():
+    with io.FileIO("/proc/self/maps") as file:
+        text = file.readall().decode("utf-8", "surrogateescape")
+    return [fields for fields in (line.split(None, 5) for line in text.splitlines()) if len(fields) == 6]
+
+
+class _Maps:
+    """Executable mappings of this process."""
+
+    def __init__(self):
+        self.code = []
+        for fields in _lines():
+            if "x" in fields[1]:
+                start, end = (int(part, 16) for part in fields[0].split("-"))
+                self.code.append((start, end, fields[5]))
+        self.libraries = sorted({path for _, _, path in self.code if path.startswith("/")})
+
+    def library_of(self, tid):
+        """File name of the library whose code a waiting thread is in: the first on its stack that is not
+        the C library's. The thread's own name where it cannot be told."""
+        try:
+            name = _read(f"/proc/self/task/{tid}/comm", 64).decode("utf-8", "replace").strip()
+            # Number and arguments of the system call, stack pointer, program counter
+            # (proc_pid_syscall(5)); "running" where it is in none.
+            fields = _read(f"/proc/self/task/{tid}/syscall", 256).split()
+            if len(fields) < 9:
+                return f"another library (thread {name!r})"
+            stack = self._stack_at(int(fields[7], 16))
+        except OSError:
+            return "another library"
+        for word, in struct.iter_unpack("=Q", stack[:len(stack) & -_WORD_BYTES]):
+            for start, end, path in self.code:
+                if start <= word < end and not _OF_ALL.search(path):
+                    return path.rpartition("/")[2]
+        return f"another library (thread {name!r})"
+
+    def _stack_at(self, address):
+        memory = open_fd("/proc/self/mem", 0o2000000)
+        try:
+            return pread(memory, _STACK_BYTES, address)
+        finally:
+            close(memory)
+
+
+class _Probe(io.RawIOBase):
+    """A file that looks, while it is written to, at the object that writes."""
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        size = io.BufferedWriter.__basicsize__
+        words = (ctypes.c_ulong * (size // _WORD_BYTES)).from_address(id(self.writer))
+        self.found = [at * _WORD_BYTES for at, word in enumerate(words) if word == _get_ident()]
+        return len(data)
+
+
+def _find_busy_offset():
+    """Which word of a buffered object holds its user's ident while it is in use, and 0 otherwise
+    (`owner` in CPython's Modules/_io/bufferedio.c)."""
+    raw = _Probe()
+    raw.writer = io.BufferedWriter(raw)
+    raw.writer.write(b"x")
+    raw.writer.flush()
+    found, address = raw.found, id(raw.writer)
+    idle = [at for at in found if ctypes.c_ulong.from_address(address + at).value == 0]
+    del raw.writer
+    return idle[0] if len(idle) == 1 else None
