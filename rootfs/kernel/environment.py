@@ -347,6 +347,7 @@ def _follow_threads(names, refuse):
             wrong.update(name for name in variables if name in names)
 
     def undo():
+        find_runtimes()
         for key, (setter, _, variables) in _all_runtimes().items():
             if key in before:
                 setter(before[key][1])

@@ -64,7 +64,8 @@ pub(crate) struct CreateRequest {
     /// GPUs of the host that it gets, where the operator gives any.
     #[schema(value_type = Option<openapi::GpuWish>)]
     gpus: Option<Value>,
-    /// Environment variables of everything that runs in it: at most 256, of 32 KiB in all.
+    /// Environment variables of everything that runs in it: at most 256, of 32 KiB in all. Its Python,
+    /// which runs already, follows those that can be followed after a start, and the answer names the rest.
     env: Option<BTreeMap<String, String>>,
 }
 
@@ -108,7 +109,7 @@ pub(crate) struct ExecuteRequest {
     #[serde(default)]
     #[schema(exclusive_minimum = 0)]
     timeout_seconds: Option<f64>,
-    /// Environment variables while it runs.
+    /// Environment variables while it runs; the answer names those that its Python cannot follow.
     #[serde(default)]
     env: Option<BTreeMap<String, String>>,
     /// What `input()` and `sys.stdin` read.

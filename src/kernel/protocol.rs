@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.

@@ -191,7 +191,9 @@ pub(super) fn rlimits(limits: &Limits, disk_bytes: u64, gpu: bool) -> BTreeMap<S
         ("RLIMIT_NOFILE", limits.open_files),
         // Not 0: a piped core_pattern of the host ignores 0, but not 1 (core(5)).
         ("RLIMIT_CORE", 1),
-        ("RLIMIT_FSIZE", disk_bytes),
+        // A page above what there is room for: one file that takes all of it meets ENOSPC, as several do,
+        // and not the signal of this limit.
+        ("RLIMIT_FSIZE", disk_bytes + PAGE_BYTES),
         ("RLIMIT_MEMLOCK", locked_bytes(limits, gpu)),
         ("RLIMIT_MSGQUEUE", 0),
         ("RLIMIT_SIGPENDING", MAX_PENDING),

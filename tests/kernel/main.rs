@@ -4,3 +4,5 @@
 mod fixture;
 
 mod copies;
+mod environment;
+mod limits;
