@@ -108,7 +108,8 @@ class Execution:
         self._send(encode({"type": "error", "id": self.id, "name": name, "value": value,
                            "traceback": traceback}))
 
-    def done(self, execution_count, next_count, exit_code, files, truncated, seen, disk_full, forks):
+    def done(self, execution_count, next_count, exit_code, files, truncated, seen, disk_full, forks,
+             env_not_applied=()):
         frame = {"type": "done", "id": self.id, "execution_count": execution_count,
                  "next_count": next_count, "files_seen": seen, "disk_full": disk_full,
                  "forks": forks}
@@ -116,6 +117,8 @@ class Execution:
             frame["exit_code"] = exit_code
         if self.left_out:
             frame |= {"results_left_out": self.left_out, "result_bytes_left_out": self.left_out_bytes}
+        if env_not_applied:
+            frame["env_not_applied"] = list(env_not_applied)
         payload = encode(frame | {"files": files, "files_truncated": truncated})
         while len(payload) > MAX_FRAME_BYTES:
             files = files[: len(files) // 2]

@@ -11,7 +11,7 @@ from itertools import islice
 from math import inf
 from time import monotonic
 
-from _sandcell import (commands, figures, files, imports, lockdown, renew, reseed, shell, sources,
+from _sandcell import (commands, environment, figures, files, imports, lockdown, renew, shell, sources,
                        spawning, stdin, streams, tracebacks, warm)
 from _sandcell.channel import Channel, encode
 from _sandcell.checkpoints import Checkpoints
@@ -51,6 +51,8 @@ class Kernel:
         self.overdue = False
         # How many directories the import system knew when user code began.
         self.finders_of_base = sys.maxsize
+        # Variables of the execution that runs, where it has any.
+        self.change = None
         self.interrupts = Interrupts()
         self.streams = streams.Streams()
         self.guard = Guard()
@@ -66,6 +68,7 @@ class Kernel:
         getpass.getpass = stdin.ask_secret
         os.system = commands.system
         signal.signal = self.noting_signals(signal.signal)
+        environment.see_limits()
         sys.breakpointhook = _no_breakpoint
         sources.install(self.shell)
         # Byte code is taken for that of a source with the same size and time in whole seconds. A module
@@ -81,10 +84,10 @@ class Kernel:
             return plain(signalnum, handler)
         return set_handler
 
-    def take_environment(self, environment):
+    def take_environment(self, variables):
         """In the zygote, once its own variables have done their work: those of every kernel."""
         os.environ.clear()
-        os.environ.update(ENVIRONMENT | dict.fromkeys(reseed.THREAD_VARIABLES, "1") | environment)
+        os.environ.update(ENVIRONMENT | environment.thread_environment(1) | variables)
 
     def serve(self, plan):
         self.interrupts.hold()
@@ -93,7 +96,6 @@ class Kernel:
         self.channel = Channel(plan.control)
         self.shell.loops.pid = self.channel.pid
         self.streams.copies.update({1: plan.stdout, 2: plan.stderr})
-        sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         self.checkpoints.begin(plan)
         self.tell({"type": "ready"})
         self.obey()
@@ -106,7 +108,9 @@ class Kernel:
                 self.hurried = monotonic() - answered < CHECKPOINT_DELAY_MS / 1000
                 answered = self.execute_restorably(message)
             elif message["type"] == "env":
-                self.set_environment(message["env"])
+                change = environment.Change(message["env"])
+                change.apply(fresh=True)
+                self.tell({"type": "env_set", "env_not_applied": change.not_applied})
             elif message["type"] == "enter":
                 self.enter(message["cwd"])
             elif message["type"] == "branch":
@@ -207,13 +211,6 @@ class Kernel:
             missing = renew.everything(self.shell) + missing
         self.tell({"type": "restored", "missing": missing})
 
-    def set_environment(self, variables):
-        for name, value in variables.items():
-            try:
-                os.environ[name] = value
-            except ValueError as error:
-                print(f"environment variable {name!r} not set: {error}", file=sys.stderr)
-
     def enter(self, directory):
         answer = {"type": "ready"}
         try:
@@ -235,11 +232,11 @@ class Kernel:
         before = look_at(home)
         execution.ends_at_once = len(before.files) <= FEW_FILES
         self.look_again_for_modules()
-        saved = {name: os.environ.get(name) for name in request["env"]}
+        self.change = environment.Change(request["env"]) if request["env"] else None
 
         error = self.run(execution, request)
 
-        self.tidy(saved)
+        self.tidy()
         if not self.channel.owned():
             self.end_forked_child(error)
         exit_code = None
@@ -258,7 +255,8 @@ class Kernel:
         if forks:
             self.told_checkpoint = None
         execution.done(count, self.shell.execution_count, exit_code, changed, truncated, len(after.files),
-                       files.is_full(lockdown.HOME, error), forks)
+                       files.is_full(lockdown.HOME, error), forks,
+                       self.change.not_applied if self.change else ())
 
     def look_again_for_modules(self):
         """A module may have been uploaded a moment after its directory was last looked at, and the
@@ -291,7 +289,8 @@ class Kernel:
         overdue, self.overdue = self.overdue, False
         if overdue:
             raise KeyboardInterrupt("a callback of an asyncio event loop did not end before this could begin")
-        self.set_environment(request["env"])
+        if self.change:
+            self.change.apply()
         error = self.shell.run(request["code"])
         if self.channel is None or self.channel.owned():
             figures.show()
@@ -312,17 +311,14 @@ class Kernel:
         """On stderr, as Python does with what code exits with."""
         self.interrupts.run(lambda: print(text, file=sys.stderr))
 
-    def tidy(self, saved):
+    def tidy(self):
         """Takes back what must not outlast an execution."""
         attempt(sys.settrace, None)
         attempt(sys.setprofile, None)
         if sys.getrecursionlimit() < 500:
             sys.setrecursionlimit(1000)
-        for name, value in saved.items():
-            if value is None:
-                attempt(os.environ.pop, name, None)
-            else:
-                attempt(os.environ.__setitem__, name, value)
+        if self.change:
+            attempt(self.change.undo)
 
     def end_forked_child(self, error):
         """`os.fork()` in user code: the child got to the end of the code that the parent runs on."""
@@ -363,4 +359,6 @@ def stay_somewhere():
 
 
 def _no_breakpoint(*args, **kwargs):
+    if os.environ.get("PYTHONBREAKPOINT"):
+        return sys.__breakpointhook__(*args, **kwargs)
     print("breakpoint() ignored: there is no terminal for a debugger", file=sys.stderr)

@@ -3,23 +3,11 @@
 import ctypes
 import os
 import random
-import re
 import sys
-
-# numpy and scipy each bring an OpenBLAS of their own, with a suffix in its symbols.
-_THREAD_SETTERS = (
-    "scipy_openblas_set_num_threads64_",
-    "scipy_openblas_set_num_threads",
-    "openblas_set_num_threads64_",
-    "openblas_set_num_threads",
-)
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
-                    "NUMEXPR_NUM_THREADS")
 
 # numpy's global generator: 624 words of state and the number of those that are used up.
 _MT19937_WORDS = 624
 
-_thread_setters = []
 _numpy_state = None
 
 
@@ -37,17 +25,6 @@ def bind():
         if generator.state["bit_generator"] != "MT19937":
             raise RuntimeError("numpy's global generator is not the one that can be reseeded")
         _numpy_state = generator.ctypes.state_address
-    with open("/proc/self/maps") as maps:
-        paths = set(re.findall(r"/\S*openblas\S*\.so\S*", maps.read()))
-    for path in sorted(paths):
-        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        for name in _THREAD_SETTERS:
-            setter = getattr(library, name, None)
-            if setter is not None:
-                setter.argtypes = [ctypes.c_int]
-                setter.restype = None
-                _thread_setters.append(setter)
-                break
 
 
 def all_generators():
@@ -67,12 +44,3 @@ def all_generators():
     if tempfile := sys.modules.get("tempfile"):
         # Also forgets the directory that the zygote found: the sandbox has its own.
         tempfile._name_sequence = tempfile.tempdir = None
-
-
-def numeric_threads(count):
-    """For a kernel with more than one processor: what was imported in the zygote, and what the
-    kernel starts, may use as many threads."""
-    for name in THREAD_VARIABLES:
-        os.environ[name] = str(count)
-    for setter in _thread_setters:
-        setter(count)

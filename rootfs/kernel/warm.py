@@ -12,7 +12,7 @@ import socket
 import sys
 import types
 
-from _sandcell import checkpoints, execution, figures, quiesce, reseed, sharing, structured
+from _sandcell import checkpoints, environment, execution, figures, quiesce, reseed, sharing, structured
 from _sandcell.channel import Channel, encode
 
 # Where the mirror keeps matplotlib's settings and its list of fonts.
@@ -79,6 +79,7 @@ def up(kernel, preload):
         structured.preload()
     _rehearse(kernel)
     reseed.bind()
+    environment.find_runtimes()
     quiesce.bind()
     return failed
 

@@ -80,11 +80,11 @@ import signal  # noqa: E402
 import socket  # noqa: E402
 import traceback  # noqa: E402
 
-from _sandcell import kernel, lockdown, reseed, sharing, warm  # noqa: E402
+from _sandcell import environment, kernel, lockdown, reseed, sharing, warm  # noqa: E402
 
 sys.meta_path.remove(_Finder)
 
-PROTOCOL = 9
+PROTOCOL = 10
 SOCKET_FD = 3
 MAX_PACKET_BYTES = 128 * 1024
 # Four fixed ones and a cgroup.procs a controller of a hybrid host; more are cut off by the kernel.
@@ -189,7 +189,7 @@ class Zygote:
             reseed.all_generators()
             lockdown.enter(plan)
             if request["threads"] > 1:
-                reseed.numeric_threads(request["threads"])
+                environment.set_threads(request["threads"])
             self.kernel.serve(plan)
             status = 0
         except BaseException:

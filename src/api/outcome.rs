@@ -53,6 +53,10 @@ pub(crate) struct Verdict {
     /// What could not be restored: threads that ran, connections that were open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) not_restored: Vec<String>,
+    /// Variables of the request's `env` that its Python could not follow, as they are fixed when an
+    /// interpreter starts; programs that the code started had them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) env_not_applied: Vec<String>,
     /// Null, the exception's class name, or the outcome's name where it is neither `ok` nor `error`.
     pub(crate) error: Option<String>,
     /// The exception's message, or a sentence about the outcome.
@@ -220,6 +224,7 @@ impl Verdict {
             state,
             state_reason,
             not_restored,
+            env_not_applied: ended.env_not_applied.clone(),
             error: None,
             error_value: None,
             traceback: None,
@@ -341,6 +346,7 @@ mod tests {
             results_left_out: LeftOut::default(),
             exit_code: None,
             disk_full: false,
+            env_not_applied: Vec::new(),
             killed: 0,
             usage: Usage::default(),
             stdout: Written::default(),

@@ -64,7 +64,8 @@ pub(crate) struct CreateRequest {
     /// GPUs of the host that it gets, where the operator gives any.
     #[schema(value_type = Option<openapi::GpuWish>)]
     gpus: Option<Value>,
-    /// Environment variables of everything that runs in it: at most 256, of 32 KiB in all.
+    /// Environment variables of everything that runs in it: at most 256, of 32 KiB in all. Its Python,
+    /// which runs already, follows those that can be followed after a start, and the answer names the rest.
     env: Option<BTreeMap<String, String>>,
 }
 
@@ -108,7 +109,7 @@ pub(crate) struct ExecuteRequest {
     #[serde(default)]
     #[schema(exclusive_minimum = 0)]
     timeout_seconds: Option<f64>,
-    /// Environment variables while it runs.
+    /// Environment variables while it runs; the answer names those that its Python cannot follow.
     #[serde(default)]
     env: Option<BTreeMap<String, String>>,
     /// Standard input of the code and of what it starts: `input()`, `sys.stdin`, descriptor 0 and
@@ -252,6 +253,10 @@ pub(crate) struct ContextAnswer {
     pub(crate) state: &'static str,
     /// Counts its executions; 0 when its variables are fresh.
     execution_count: u64,
+    /// Variables, its own and the sandbox's, that its Python cannot follow, as they are fixed when an
+    /// interpreter starts; programs that it starts have them. Missing where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    env_not_applied: Vec<String>,
 }
 
 impl From<ContextInfo> for ContextAnswer {
@@ -263,6 +268,7 @@ impl From<ContextInfo> for ContextAnswer {
             created_at: rfc3339(info.created_at),
             state: info.state.as_str(),
             execution_count: info.execution_count,
+            env_not_applied: info.env_not_applied,
         }
     }
 }
@@ -395,6 +401,10 @@ pub(crate) struct Created {
     /// GPUs that it has: UUIDs, or indices where those are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) gpus: Vec<String>,
+    /// Variables of `env` that its Python cannot follow, as they are fixed when an interpreter starts;
+    /// programs that it starts have them. Missing where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) env_not_applied: Vec<String>,
 }
 
 impl From<SandboxInfo> for Created {
@@ -405,6 +415,7 @@ impl From<SandboxInfo> for Created {
             sandbox_id: info.id,
             name: info.name,
             gpus: info.gpus,
+            env_not_applied: info.env_not_applied,
         }
     }
 }

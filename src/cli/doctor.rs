@@ -15,7 +15,7 @@ use crate::isolation::sys;
 use crate::supervisor::{CreateSpec, Event, ExecuteSpec, Prepared, Supervisor};
 
 /// Descriptors that a sandbox with one context takes in the supervisor once it has executed something.
-const FDS_PER_SANDBOX: u64 = 14;
+const FDS_PER_SANDBOX: u64 = 15;
 
 /// Options of `doctor`.
 #[derive(Debug, Args)]

@@ -81,7 +81,7 @@ pub fn main(common: &Common, args: &ServeArgs) -> Result<ExitCode, String> {
     })
 }
 
-/// A sandbox takes fourteen descriptors; the soft limit is often 1024 for the sake of select(2).
+/// A sandbox takes fifteen descriptors; the soft limit is often 1024 for the sake of select(2).
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;

@@ -165,7 +165,8 @@ pub(super) fn assemble(grant: &Grant, place: &str) -> Result<OwnedFd, Error> {
         make_parent(&path)?;
         fs::write(&path, text).context(format!("write {path}"))?;
     }
-    make_dirs(&format!("{place}/sys"))?;
+    // Where [`super::view`] shows the sandbox's limits.
+    make_dirs(&format!("{place}/{}", super::view::CGROUP_DIRECTORY))?;
     for (dir, piece) in grant.sys.iter().zip(&sys) {
         let path = format!("{place}/sys/{dir}");
         make_dirs(&path)?;

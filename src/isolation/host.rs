@@ -26,6 +26,7 @@ use super::spec::{
     Command, FileWork, FromNursery, NurseryRequest, NurseryVerb, Reply, SandboxSpec, ToInit,
 };
 use super::sys;
+use super::view::View;
 
 /// Longest that our own processes may take over a step of the set-up.
 pub(super) const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -276,27 +277,32 @@ impl StartingInit {
     }
 
     /// Waits until the sandbox is set up and init has locked itself down.
-    pub async fn ready(&self) -> Result<(), Error> {
+    pub async fn ready(&self) -> Result<View, Error> {
         set_up(&self.channel).await
     }
 
-    /// Init, once it was ready.
-    pub fn finish(self) -> Result<Init, Error> {
+    /// Init, once it was ready and gave `view`.
+    pub fn finish(self, view: View) -> Result<Init, Error> {
         let namespaces = Namespaces::of(self.process.pid())?;
         Ok(Init {
             channel: self.channel,
             process: self.process,
             namespaces,
+            view,
         })
     }
 }
 
 /// How an init says that its set-up went.
-async fn set_up(init: &Channel) -> Result<(), Error> {
+async fn set_up(init: &Channel) -> Result<View, Error> {
     let first = hear(init).await?;
     let first = first.ok_or_else(|| Error::Refused("init died in its set-up".into()))?;
     match first.decode().context("read init's answer")? {
-        Reply::Ok {} => Ok(()),
+        Reply::Ok {} => {
+            let directory = first.fds.into_iter().next();
+            let directory = directory.ok_or_else(|| Error::Refused("init sent no view".into()));
+            directory.map(View::new)
+        }
         Reply::Failed { detail, .. } => Err(Error::Refused(detail)),
         other => Err(Error::Refused(format!("init said {other:?}"))),
     }
@@ -316,12 +322,18 @@ pub struct Init {
     channel: Channel,
     process: Process,
     namespaces: Namespaces,
+    view: View,
 }
 
 impl Init {
     /// The process.
     pub fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// What programs of the sandbox read of its limits.
+    pub fn view(&self) -> &View {
+        &self.view
     }
 
     /// Those of the sandbox.

@@ -38,8 +38,8 @@ pub fn main(spec: &SandboxSpec, filters: &Filters, go: BorrowedFd<'_>, fds: Vec<
         sys::exit_now(1)
     };
     let cgroups: Vec<OwnedFd> = fds.collect();
-    match set_up(spec, go, &cgroups) {
-        Ok(()) => {}
+    let view = match set_up(spec, go, &cgroups) {
+        Ok(view) => view,
         Err(e) => {
             let failed = Reply::Failed {
                 code: "setup".into(),
@@ -48,15 +48,17 @@ pub fn main(spec: &SandboxSpec, filters: &Filters, go: BorrowedFd<'_>, fds: Vec<
             let _ = channel::send_json(control.as_fd(), &failed, &[]);
             sys::exit_now(1)
         }
-    }
-    // Everything else that came from the nursery is closed here; 3 is all that init holds.
-    let control = match keep_only(control) {
-        Ok(control) => control,
+    };
+    // Everything else that came from the nursery is closed here; 3 is all that init holds once it has
+    // passed the other one up.
+    let [control, view] = match keep_only([control, view]) {
+        Ok(kept) => kept,
         Err(_) => sys::exit_now(1),
     };
-    if channel::send_json(control.as_fd(), &Reply::Ok {}, &[]).is_err() {
+    if channel::send_json(control.as_fd(), &Reply::Ok {}, &[view.as_fd()]).is_err() {
         sys::exit_now(1);
     }
+    drop(view);
     let result = Inbox::new(control).and_then(|inbox| {
         let watched = HashMap::new();
         Init {
@@ -70,8 +72,8 @@ pub fn main(spec: &SandboxSpec, filters: &Filters, go: BorrowedFd<'_>, fds: Vec<
     sys::exit_now(i32::from(result.is_err()))
 }
 
-/// The list of steps, in order.
-fn set_up(spec: &SandboxSpec, go: BorrowedFd<'_>, rest: &[OwnedFd]) -> Result<(), Error> {
+/// The list of steps, in order. Gives what [`rootfs::enter`] does.
+fn set_up(spec: &SandboxSpec, go: BorrowedFd<'_>, rest: &[OwnedFd]) -> Result<OwnedFd, Error> {
     let mut byte = [0];
     if rustix::io::read(go, &mut byte).context("wait for the id maps")? != 1 {
         return Err(Error::Refused("the nursery gave up".into()));
@@ -92,7 +94,7 @@ fn set_up(spec: &SandboxSpec, go: BorrowedFd<'_>, rest: &[OwnedFd]) -> Result<()
     for tree in grants {
         rootfs::attach(tree.as_fd(), GRANT)?;
     }
-    rootfs::enter(spec)?;
+    let view = rootfs::enter(spec)?;
     nix::unistd::sethostname(HOSTNAME).context("set the host name")?;
     if !spec.ablation.no_netns {
         sys::loopback_up().context("bring the loopback interface up")?;
@@ -112,7 +114,8 @@ fn set_up(spec: &SandboxSpec, go: BorrowedFd<'_>, rest: &[OwnedFd]) -> Result<()
     } else {
         rustix::process::DumpableBehavior::NotDumpable
     };
-    rustix::process::set_dumpable_behavior(dumpable).context("become non-dumpable")
+    rustix::process::set_dumpable_behavior(dumpable).context("become non-dumpable")?;
+    Ok(view)
 }
 
 /// The namespaces beside user and PID, which init was cloned into. The network's takes the most time.
@@ -130,22 +133,32 @@ fn unshare_namespaces(spec: &SandboxSpec) -> Result<(), Error> {
     unshare(flags).context("unshare namespaces")
 }
 
-/// Moves the control socket to descriptor 3, standard streams to `/dev/null`, closes the rest.
-fn keep_only(control: OwnedFd) -> Result<OwnedFd, Error> {
+/// Moves what is kept to descriptors 3 and 4, standard streams to `/dev/null`, closes the rest.
+fn keep_only(kept: [OwnedFd; 2]) -> Result<[OwnedFd; 2], Error> {
     let null = rustix::fs::open(
         "/dev/null",
         rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
         rustix::fs::Mode::empty(),
     )
     .context("open /dev/null")?;
-    sys::place_fd(control.as_fd(), 3).context("keep the control socket")?;
+    // By way of numbers above all that came, as one may be where another is to go.
+    let above = |fd: OwnedFd| {
+        let above = rustix::io::fcntl_dupfd_cloexec(&fd, KEPT_FDS);
+        // Its number is closed below; dropping it later would close a stranger.
+        std::mem::forget(fd);
+        above.context("keep a descriptor")
+    };
+    let [control, view] = kept;
+    let (control, view, null) = (above(control)?, above(view)?, above(null)?);
     for target in 0..3 {
         sys::place_fd(null.as_fd(), target).context("empty the standard streams")?;
     }
-    // Their numbers are closed below; dropping them later would close strangers.
-    std::mem::forget((control, null));
-    sys::close_from(4).context("close inherited descriptors")?;
-    sys::inherited_fd(3).context("keep the control socket")
+    sys::place_fd(control.as_fd(), 3).context("keep the control socket")?;
+    sys::place_fd(view.as_fd(), 4).context("keep the view's directory")?;
+    std::mem::forget((control, view, null));
+    sys::close_from(5).context("close inherited descriptors")?;
+    let inherited = |fd| sys::inherited_fd(fd).context("keep a descriptor");
+    Ok([inherited(3)?, inherited(4)?])
 }
 
 struct Init<'a> {

@@ -23,5 +23,6 @@ pub mod spawner;
 pub mod spec;
 pub(crate) mod sys;
 pub(crate) mod terminal;
+pub mod view;
 
 pub use error::{Context, Error};

@@ -68,6 +68,7 @@ fn set_up(packet: Packet) -> Result<Nursery, Error> {
         trees.push((LAYER, inherited(LAYER)?));
     }
     enter_root(&trees)?;
+    super::view::prepare();
     Ok(Nursery {
         filters: Filters::default_profile()?,
         gpu_filters: Filters::gpu_profile()?,

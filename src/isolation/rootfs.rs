@@ -6,14 +6,18 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use super::error::{Context, Error};
 use super::grant;
 use super::spec::{HOME, SandboxSpec, USER_ID};
+use super::view;
+use super::view::VisibleLimits;
 
 /// Where the nursery keeps the mirror, in its own root.
 pub const MIRROR: &str = "/mirror";
@@ -23,6 +27,8 @@ pub const LAYER: &str = "/layer";
 pub const STAGE: &str = "/stage";
 /// The merged root, before it becomes `/`.
 pub const MERGED: &str = "/stage/m";
+/// Where the files of [`view`] are made. Nothing leads there once the merged root is `/`.
+const VIEW: &str = "/stage/v";
 /// Writable by the user: matplotlib looks for its font list here (`MPLCONFIGDIR`).
 pub const MPL_CONFIG_DIR: &str = "/var/cache/sandcell/matplotlib";
 /// Font list and settings that the mirror brings.
@@ -86,6 +92,14 @@ enum Op {
     Mask { path: String },
     /// Makes a directory read-only, where it exists.
     ReadOnly { path: String },
+    /// Writes the files of [`view`].
+    View { limits: VisibleLimits },
+    /// Shows a file or directory of [`view`].
+    Show {
+        name: String,
+        path: String,
+        read_only: bool,
+    },
 }
 
 const NO_SUID_DEV: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
@@ -181,6 +195,27 @@ fn plan(spec: &SandboxSpec) -> Vec<Op> {
             path: merged(&format!("/proc/{name}")),
         }));
     }
+    ops.push(Op::Mount {
+        kind: "tmpfs",
+        path: VIEW.into(),
+        flags: PLAIN,
+        data: view::OPTIONS.into(),
+    });
+    ops.push(Op::View {
+        limits: spec.visible,
+    });
+    ops.extend(view::PROC_FILES.map(|name| Op::Show {
+        name: name.into(),
+        path: merged(&format!("/proc/{name}")),
+        read_only: !spec.ablation.writable_view,
+    }));
+    if spec.granted.is_none() {
+        ops.push(Op::Show {
+            name: "sys".into(),
+            path: merged("/sys"),
+            read_only: !spec.ablation.writable_view,
+        });
+    }
     if spec.ablation.no_mount_flags {
         for op in &mut ops {
             if let Op::Mount { flags, .. } = op {
@@ -205,26 +240,56 @@ pub fn lowers(layered: bool) -> String {
     }
 }
 
-/// Directories of the upper file system: upper, work, merged and the shared memory directory,
+/// Directories of the upper file system: upper, work, merged, that of [`VIEW`], and the shared memory directory,
 /// which is bound to `/dev/shm` so that one size limit covers everything that is written.
 pub fn stage_dirs(stage: &str) -> impl Iterator<Item = (String, u32)> + use<> {
     let stage = stage.to_owned();
-    [("u", 0o755), ("w", 0o755), ("m", 0o755), ("shm", 0o1777)]
-        .into_iter()
-        .map(move |(name, mode)| (format!("{stage}/{name}"), mode))
+    [
+        ("u", 0o755),
+        ("w", 0o755),
+        ("m", 0o755),
+        ("v", 0o755),
+        ("shm", 0o1777),
+    ]
+    .into_iter()
+    .map(move |(name, mode)| (format!("{stage}/{name}"), mode))
 }
 
 /// Builds the sandbox's file system and makes it the root of the calling process, which is init,
-/// alone in a new mount namespace.
-pub fn enter(spec: &SandboxSpec) -> Result<(), Error> {
+/// alone in a new mount namespace. Gives the directory of the files of [`view`].
+pub fn enter(spec: &SandboxSpec) -> Result<OwnedFd, Error> {
     for op in plan(spec) {
         op.carry_out()?;
     }
     link_font_lists().context("link matplotlib's font list")?;
     if let Some(granted) = &spec.granted {
         grant::give(granted)?;
+        show_beside_grant()?;
     }
-    pivot(MERGED)
+    if spec.ablation.writable_view {
+        view::give_to_user(VIEW, &spec.visible)?;
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(VIEW, flags, Mode::empty()).context(format!("open {VIEW}"))?;
+    pivot(MERGED)?;
+    Ok(directory)
+}
+
+/// A driver's libraries read of the host's `/sys` which processors are near a GPU. What counts processors
+/// and memory is the sandbox's own there too.
+fn show_beside_grant() -> Result<(), Error> {
+    let lists = view::CPU_LISTS.map(|name| format!("{}/{name}", view::CPU_DIRECTORY));
+    for name in lists
+        .iter()
+        .map(String::as_str)
+        .chain([view::CGROUP_DIRECTORY])
+    {
+        let path = format!("{MERGED}/{name}");
+        if Path::new(&path).exists() {
+            show(name, &path, true)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes `root` the root of the calling process and drops the old one.
@@ -288,11 +353,18 @@ impl Op {
             }
             Self::Mask { path } => mask(&path),
             Self::ReadOnly { path } => read_only(&path),
+            Self::View { limits } => view::make(VIEW, &limits),
+            Self::Show {
+                name,
+                path,
+                read_only,
+            } => show(&name, &path, read_only),
         }
     }
 }
 
-fn make_dir(path: &str, mode: u32) -> Result<(), Error> {
+/// Makes a directory.
+pub fn make_dir(path: &str, mode: u32) -> Result<(), Error> {
     fs::DirBuilder::new()
         .mode(mode)
         .create(path)
@@ -345,6 +417,18 @@ fn read_only(path: &str) -> Result<(), Error> {
         return Ok(());
     }
     bind(path, path)?;
+    remount_read_only(path)
+}
+
+fn show(name: &str, path: &str, read_only: bool) -> Result<(), Error> {
+    bind(&format!("{VIEW}/{name}"), path)?;
+    if read_only {
+        remount_read_only(path)?;
+    }
+    Ok(())
+}
+
+fn remount_read_only(path: &str) -> Result<(), Error> {
     rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | PLAIN, c"")
         .context(format!("make {path} read-only"))
 }

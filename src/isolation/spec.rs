@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::grant::Granted;
+use super::view::VisibleLimits;
 
 pub use crate::mirror::MIRROR_OWNER;
 
@@ -34,6 +35,7 @@ pub struct Ablation {
     pub no_mount_flags: bool,
     pub keep_capabilities: bool,
     pub keep_descriptors: bool,
+    pub writable_view: bool,
 }
 
 /// First packet to the nursery, which finds the mirror and the layer where the spawner put them.
@@ -89,6 +91,8 @@ pub struct SandboxSpec {
     pub disk_bytes: u64,
     /// Files and directories of the upper file system.
     pub inodes: u64,
+    /// What its programs are shown as processors and memory.
+    pub visible: VisibleLimits,
     /// The merged root comes as a mount made by the supervisor (hosts whose tmpfs takes no user
     /// xattrs), instead of being mounted by init.
     pub root_from_host: bool,

@@ -113,6 +113,8 @@ pub struct Finish {
     pub exit_code: Option<i32>,
     /// The sandbox had no room for files.
     pub disk_full: bool,
+    /// Names of the request's variables that the kernel itself could not follow.
+    pub env_not_applied: Vec<String>,
     /// Processes that the code had started and that were killed when it was stopped.
     pub killed: usize,
     /// `None` where the kernel died.
@@ -217,6 +219,7 @@ pub async fn run(
         left_out: LeftOut::default(),
         exit_code: None,
         disk_full: false,
+        env_not_applied: Vec::new(),
         killed: 0,
         transfer: before.and_then(|before| Some(after?.since(before))),
     };
@@ -227,9 +230,14 @@ pub async fn run(
             files_truncated,
             files_seen,
             disk_full,
+            env_not_applied,
             forks,
             exit_code,
         } => {
+            finish.env_not_applied = env_not_applied;
+            finish
+                .env_not_applied
+                .retain(|name| request.env.contains_key(name));
             finish.files_seen = files_seen;
             finish.disk_full = disk_full;
             finish.ending = match reason {
@@ -321,6 +329,7 @@ enum End {
         files_truncated: bool,
         files_seen: u64,
         disk_full: bool,
+        env_not_applied: Vec<String>,
         forks: bool,
         exit_code: Option<i32>,
     },
@@ -430,7 +439,7 @@ impl Run<'_> {
                     }
                     if let FromKernel::Done {
                         execution_count, next_count, files, files_truncated, files_seen, disk_full,
-                        forks, exit_code, left_out, ..
+                        forks, exit_code, left_out, env_not_applied, ..
                     } = frame {
                         self.left_out.add(left_out);
                         self.execution_count = execution_count;
@@ -440,8 +449,8 @@ impl Run<'_> {
                             Phase::Interrupting { reason, .. } => Some(reason),
                         };
                         return End::Done {
-                            reason, files, files_truncated, files_seen, disk_full, forks,
-                            exit_code,
+                            reason, files, files_truncated, files_seen, disk_full,
+                            env_not_applied, forks, exit_code,
                         };
                     }
                     self.take(frame, tell_until).await;

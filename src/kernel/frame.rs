@@ -23,6 +23,8 @@ const MAX_TREE_BYTES: usize = 1024 * 1024;
 const MAX_NOTE_CHARS: usize = 300;
 /// What a checkpoint did not carry, at most so many things.
 const MAX_NOTES: usize = 20;
+/// Names of variables in a frame: as many as a request may set.
+const MAX_NAMES: usize = 256;
 /// Bytes of IPython's metadata of a display; more is dropped.
 const MAX_METADATA_BYTES: usize = 64 * 1024;
 /// Bytes of the list of changed files; a longer one is dropped and marked.
@@ -71,6 +73,8 @@ struct Fields<'a> {
     unsound: bool,
     #[serde(borrow)]
     missing: Option<&'a RawValue>,
+    #[serde(borrow)]
+    env_not_applied: Option<&'a RawValue>,
 }
 
 /// Reads a frame. `None` for one of another execution than `wanted`, which is not looked into.
@@ -98,6 +102,9 @@ impl Fields<'_> {
         let text = |field: Option<Cow<'_, str>>| field.map(Cow::into_owned).unwrap_or_default();
         Ok(match &*self.variant {
             "ready" => FromKernel::Ready,
+            "env_set" => FromKernel::EnvSet {
+                not_applied: names(self.env_not_applied),
+            },
             "failed" => FromKernel::Failed {
                 step: text(self.step),
                 error: text(self.error),
@@ -150,6 +157,7 @@ impl Fields<'_> {
                         results: self.results_left_out.unwrap_or_default(),
                         bytes: self.result_bytes_left_out.unwrap_or_default(),
                     },
+                    env_not_applied: names(self.env_not_applied),
                     forks: self.forks.unwrap_or_default(),
                 }
             }
@@ -186,6 +194,15 @@ fn notes(raw: Option<&RawValue>) -> Vec<String> {
         .unwrap_or_default();
     let short = notes.into_iter().take(MAX_NOTES);
     short.map(|text| note(text.into())).collect()
+}
+
+/// Names of variables. Whoever uses them takes those that it has asked to set and no others.
+fn names(raw: Option<&RawValue>) -> Vec<String> {
+    let names: Vec<String> = raw
+        .filter(|raw| raw.get().len() <= MAX_METADATA_BYTES)
+        .and_then(|raw| serde_json::from_str(raw.get()).ok())
+        .unwrap_or_default();
+    names.into_iter().take(MAX_NAMES).collect()
 }
 
 fn kind(raw: &RawValue) -> Result<ResultKind, serde_json::Error> {

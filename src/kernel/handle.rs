@@ -218,9 +218,25 @@ impl Kernel {
         self.frames.send(&ToKernel::Rehearse).await
     }
 
-    /// Sets variables for the kernel's life.
-    pub async fn set_env(&mut self, env: &BTreeMap<String, String>) -> io::Result<()> {
-        self.frames.send(&ToKernel::Env { env }).await
+    /// Sets variables for the kernel's life, before any code has run. Gives those that only programs which
+    /// the kernel starts can follow.
+    pub async fn set_env(&mut self, env: &BTreeMap<String, String>) -> Result<Vec<String>, Error> {
+        let sent = self.frames.send(&ToKernel::Env { env }).await;
+        sent.context("tell the kernel its variables")?;
+        loop {
+            match self.answer().await? {
+                Some(FromKernel::EnvSet { mut not_applied }) => {
+                    not_applied.retain(|name| env.contains_key(name));
+                    return Ok(not_applied);
+                }
+                // Of its rehearsal.
+                Some(FromKernel::Checkpoint { .. }) => {}
+                Some(other) => {
+                    return Err(Error::Refused(format!("the kernel said {other:?}")));
+                }
+                None => return Err(Error::Refused("the kernel died".into())),
+            }
+        }
     }
 
     /// Kills it and whatever it started, its checkpoint too, and waits until its process is gone.

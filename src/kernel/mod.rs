@@ -35,6 +35,7 @@ fn sources() -> BTreeMap<String, String> {
         source!("channel.py"),
         source!("checkpoints.py"),
         source!("commands.py"),
+        source!("environment.py"),
         source!("execution.py"),
         source!("figures.py"),
         source!("files.py"),
@@ -89,10 +90,7 @@ pub fn base_env() -> BTreeMap<String, String> {
 fn zygote_env() -> BTreeMap<String, String> {
     let mut env = base_env();
     for (key, value) in [
-        ("OPENBLAS_NUM_THREADS", "1"),
         ("OMP_NUM_THREADS", "1"),
-        ("MKL_NUM_THREADS", "1"),
-        ("NUMEXPR_NUM_THREADS", "1"),
         ("MALLOC_ARENA_MAX", "1"),
         // Its memory is contiguous and can become huge pages, which halves a fork (sharing.py).
         ("PYTHONMALLOC", "mimalloc"),

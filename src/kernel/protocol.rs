@@ -54,7 +54,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.
@@ -135,7 +135,8 @@ pub enum FromZygote {
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToKernel<'a> {
-    /// Variables of the sandbox, set once after a claim and kept for the kernel's life.
+    /// Variables of the sandbox, set once after a claim and kept for the kernel's life. Answered by
+    /// [`FromKernel::EnvSet`].
     Env {
         /// Set in `os.environ`.
         env: &'a std::collections::BTreeMap<String, String>,
@@ -163,8 +164,9 @@ pub enum ToKernel<'a> {
         id: u64,
         /// Source text, IPython syntax.
         code: &'a str,
-        /// Variables for this execution only: set before, put back after. One that cannot be set
-        /// (`=` or NUL in its name) is a line on stderr.
+        /// Variables for this execution only: set before, put back after, with what follows from them
+        /// (`rootfs/kernel/environment.py`). One that cannot be set (`=` or NUL in its name) is a line
+        /// on stderr.
         env: &'a std::collections::BTreeMap<String, String>,
         /// What is on descriptor 0, so that Python, C code and programs that the code starts read it;
         /// `/dev/null` is there without it.
@@ -261,6 +263,11 @@ impl LeftOut {
 pub enum FromKernel {
     /// Joined and locked down. First frame.
     Ready,
+    /// The answer to [`ToKernel::Env`].
+    EnvSet {
+        /// Names of those that only programs which the kernel starts can follow.
+        not_applied: Vec<String>,
+    },
     /// Could not be set up; the process exits.
     Failed {
         /// The step that failed.
@@ -353,6 +360,8 @@ pub enum FromKernel {
         files_seen: u64,
         /// No room for files was left at the end, or the execution ended for want of some.
         disk_full: bool,
+        /// Names of the request's variables that only programs which the kernel starts could follow.
+        env_not_applied: Vec<String>,
         /// It keeps its state now, without waiting for silence; [`FromKernel::Checkpoint`] comes after that.
         forks: bool,
     },

@@ -55,6 +55,8 @@ pub struct Context {
     pub(super) kernel: tokio::sync::Mutex<Option<Kernel>>,
     queue: Arc<Semaphore>,
     turn: Mutex<Turn>,
+    /// Variables of the sandbox and the context that its kernel itself could not follow.
+    pub(super) env_not_applied: Mutex<Vec<String>>,
     /// Kernels launched so far.
     pub(super) launched: watch::Sender<u64>,
     pub(super) execution_count: AtomicU64,
@@ -117,6 +119,7 @@ impl Context {
             kernel: tokio::sync::Mutex::default(),
             queue: Arc::new(Semaphore::new(queue + 1)),
             turn: Mutex::default(),
+            env_not_applied: Mutex::default(),
             launched: watch::Sender::new(0),
             execution_count: AtomicU64::new(0),
             deleted: AtomicBool::new(false),
@@ -156,7 +159,13 @@ impl Context {
             created_at: self.created_at.unwrap_or(sandbox.created_at),
             state,
             execution_count: self.execution_count.load(Ordering::Relaxed),
+            env_not_applied: self.env_not_applied(),
         }
+    }
+
+    /// Variables of the sandbox and the context that its kernel itself could not follow.
+    pub(super) fn env_not_applied(&self) -> Vec<String> {
+        self.env_not_applied.lock().expect("not poisoned").clone()
     }
 
     pub(super) fn turn(&self) -> MutexGuard<'_, Turn> {
@@ -292,6 +301,7 @@ impl Context {
     ) -> Ended {
         let limits = &sandbox.host.config.limits;
         let env = sandbox.execution_env(&self.env, &spec.env);
+        sandbox.freshen_view();
         let turn = sandbox.journal.begin(sandbox).await;
         let request = Request {
             code: &spec.code,
@@ -347,6 +357,12 @@ impl Context {
             results_left_out: finish.left_out,
             exit_code: finish.exit_code,
             disk_full: finish.disk_full,
+            // Those of the network's policy are nothing that the client has set.
+            env_not_applied: {
+                let mut names = finish.env_not_applied;
+                names.retain(|name| spec.env.contains_key(name));
+                names
+            },
             killed: finish.killed,
             usage: Usage {
                 transfer: finish.transfer,

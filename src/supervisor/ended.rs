@@ -35,6 +35,7 @@ pub(super) fn no_kernel(ending: Ending) -> Ended {
         results_left_out: LeftOut::default(),
         exit_code: None,
         disk_full: false,
+        env_not_applied: Vec::new(),
         killed: 0,
         usage: Usage::default(),
         stdout: Written::default(),

@@ -19,9 +19,22 @@ impl Context {
         env: &BTreeMap<String, String>,
     ) -> Result<(), isolation::Error> {
         match self.kernel.lock().await.as_mut() {
-            Some(kernel) => set_env(kernel, env).await,
+            Some(kernel) => self.set_env_of(kernel, env).await,
             None => Ok(()),
         }
+    }
+
+    async fn set_env_of(
+        &self,
+        kernel: &mut Kernel,
+        env: &BTreeMap<String, String>,
+    ) -> Result<(), isolation::Error> {
+        if env.is_empty() {
+            return Ok(());
+        }
+        let not_applied = kernel.set_env(env).await?;
+        *self.env_not_applied.lock().expect("not poisoned") = not_applied;
+        Ok(())
     }
 
     /// Has the kernel run something that nobody sees, so that the first execution finds the pages
@@ -66,12 +79,13 @@ impl Context {
         let zygote = sandbox.realm.zygote().await?;
         let (mut env, threads) = sandbox.kernel_settings();
         env.extend(self.env.clone());
-        let spec = setup::fork_spec(&host.config.limits, threads, sandbox.has_gpus());
+        let (disk_bytes, gpu) = (sandbox.disk_bytes, sandbox.has_gpus());
+        let spec = setup::fork_spec(&host.config.limits, disk_bytes, threads, gpu);
         let init = sandbox.init.process().pidfd();
         let forked = Forked::start(&zygote, init, &sandbox.cgroup, &self.leaf, &spec).await?;
         let mut kernel = forked.join(&sandbox.place()).await?;
         // Never by way of the zygote: what it once read, every later kernel has a copy of.
-        set_env(&mut kernel, &env).await?;
+        self.set_env_of(&mut kernel, &env).await?;
         let elsewhere = match &self.cwd {
             Some(cwd) => kernel.enter(cwd).await?,
             None => None,
@@ -191,17 +205,6 @@ impl Context {
 
 /// Whoever holds it owns the kernel.
 type Slot<'a> = tokio::sync::MutexGuard<'a, Option<Kernel>>;
-
-async fn set_env(
-    kernel: &mut Kernel,
-    env: &BTreeMap<String, String>,
-) -> Result<(), isolation::Error> {
-    if env.is_empty() {
-        return Ok(());
-    }
-    let set = kernel.set_env(env).await;
-    set.map_err(isolation::Error::step("set a kernel's variables"))
-}
 
 /// A directory that a context cannot have.
 pub(super) fn bad_cwd(detail: String) -> Error {

@@ -43,7 +43,7 @@ mod workspaces;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::task::{AbortHandle, JoinSet};
@@ -73,7 +73,7 @@ use mirrors::{Mirrors, Site};
 use owner::Scope;
 use pool::Pool;
 use realm::Realm;
-use sandbox::{Plan, Sandbox};
+use sandbox::{Plan, Sandbox, VIEW_AGE};
 
 /// Longest that destroyed sandboxes may take to be cleaned up at the end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -137,6 +137,23 @@ impl Drop for Room<'_> {
     }
 }
 
+/// Keeps what programs read of their sandbox's memory no older than a second while they run. One timer
+/// for all, and nothing is done for a sandbox in which nothing that we know of runs.
+async fn refresh_views(inner: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(VIEW_AGE).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let running: Vec<Arc<Sandbox>> = {
+            let registry = inner.registry.lock().expect("not poisoned");
+            let running = registry.live.values().filter(|s| s.is_running());
+            running.cloned().collect()
+        };
+        for sandbox in running {
+            sandbox.refresh_view();
+        }
+    }
+}
+
 impl Supervisor {
     /// Brings a prepared service up: zygote, pool. Must be called within a tokio runtime.
     ///
@@ -185,6 +202,7 @@ impl Supervisor {
             scope: Scope::Everything,
         };
         supervisor.destroy_later(probe);
+        tokio::spawn(refresh_views(Arc::downgrade(&supervisor.inner)));
         let tender = supervisor.clone();
         supervisor.spawn(async move { tender.tend_mirrors().await });
         if supervisor.config().service.pool > 0 {
@@ -286,7 +304,7 @@ impl Supervisor {
     /// From the pool where it has one of that shape, else made now.
     async fn obtain(&self, site: &Site, plan: &Plan) -> Result<Arc<Sandbox>, isolation::Error> {
         let standard = Plan::default_of(self.config());
-        if plan.same_files(&standard)
+        if plan.same_files(&standard, &self.config().limits)
             && let Some(sandbox) = site.pool.take()
         {
             match self.adopt(&sandbox, plan, &standard).await {
@@ -315,6 +333,7 @@ impl Supervisor {
     ) -> Result<(), isolation::Error> {
         if plan.limits != standard.limits {
             sandbox.cgroup.set_limits(&plan.limits)?;
+            sandbox.show_limits(&plan.limits)?;
         }
         sandbox.claim(plan).await
     }

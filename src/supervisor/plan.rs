@@ -8,6 +8,7 @@ use super::launch::bad_cwd;
 use super::mirrors::BASE;
 use super::requirements;
 use super::sandbox::Plan;
+use super::setup::{inodes, upper_bytes};
 use super::types::{ContextSpec, CreateSpec, MirrorSpec, ProcessSpec, WindowSize};
 use crate::config::{Config, Limits, MIN_MEMORY_BYTES};
 use crate::isolation::cgroup::CgroupLimits;
@@ -113,12 +114,12 @@ impl Plan {
     }
 
     /// Whether a sandbox prepared to `other` has the file system that this plan asks for, and no GPUs: what
-    /// cannot be changed any more. The rest is set at the claim.
-    pub fn same_files(&self, other: &Self) -> bool {
+    /// cannot be changed any more. The rest is set at the claim. The room for files follows from the memory
+    /// too, as files on tmpfs are memory.
+    pub fn same_files(&self, other: &Self, limits: &Limits) -> bool {
         let without_gpus = self.wish.is_none() && other.wish.is_none();
-        without_gpus
-            && self.disk_bytes == other.disk_bytes
-            && self.limits.memory_bytes >= other.limits.memory_bytes
+        let files = |plan| (upper_bytes(plan, limits), inodes(plan, limits));
+        without_gpus && files(self) == files(other)
     }
 }
 
@@ -412,6 +413,6 @@ mod tests {
     fn defaults_pass_their_own_checks() {
         let config = Config::default();
         let plan = Plan::new(CreateSpec::default(), &config).unwrap();
-        assert!(plan.same_files(&Plan::default_of(&config)));
+        assert!(plan.same_files(&Plan::default_of(&config), &config.limits));
     }
 }

@@ -84,6 +84,12 @@ impl Processes {
         }
     }
 
+    /// Whether one runs.
+    pub(super) fn any_runs(&self) -> bool {
+        let table = self.0.lock().expect("not poisoned");
+        table.entries.iter().any(|entry| entry.end().is_none())
+    }
+
     fn all(&self) -> Vec<Arc<Entry>> {
         self.0.lock().expect("not poisoned").entries.clone()
     }

@@ -137,6 +137,7 @@ async fn begin(
         leaf: Some(leaf.clone()),
     };
     let began = Instant::now();
+    sandbox.freshen_view();
     let oom_kills = sandbox.cgroup.oom_kills();
     let (input, deadline, log_bytes) = (program.input, program.deadline, program.log_bytes);
     let asked = timeout(START_TIME, ask(sandbox, &leaf, program)).await;

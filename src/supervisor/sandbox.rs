@@ -41,8 +41,12 @@ use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::grant::Granted;
 use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
+use crate::isolation::view::processors;
 use crate::kernel::handle::Place;
 use crate::network::Policy;
+
+/// Oldest that what a program reads of its sandbox's memory may be, with a margin to a second.
+pub(super) const VIEW_AGE: Duration = Duration::from_millis(900);
 
 /// A sandbox.
 #[derive(Debug)]
@@ -66,8 +70,10 @@ pub struct Sandbox {
     pub(super) next_output: AtomicU64,
     /// Paths and bytes of the files that hold over-long output, oldest first.
     pub(super) saved: Mutex<Vec<(String, u64)>>,
-    /// Its limit.
+    /// Room for its files: less than was asked for where its memory has not as much.
     pub(super) disk_bytes: u64,
+    /// When something ran at last while its view was up to date; `None` while nothing has.
+    viewed: Mutex<Option<Instant>>,
     /// Cgroups of commands that left processes behind.
     left_leaves: Mutex<Vec<String>>,
     pub(super) processes: Processes,
@@ -165,18 +171,21 @@ impl Sandbox {
         let config = &host.config.limits;
         let gpus = plan.gpus.clone();
         let grant = gpus.as_deref().map(|lease| &lease.grant);
+        let disk_bytes = setup::upper_bytes(plan, config);
         let spec = SandboxSpec {
             user_id: user.id(),
-            disk_bytes: setup::upper_bytes(plan, config),
+            disk_bytes,
             inodes: setup::inodes(plan, config),
+            visible: setup::visible(&plan.limits),
             root_from_host: false,
             layered: false,
-            rlimits: setup::rlimits(config, plan.disk_bytes, gpus.is_some()),
+            rlimits: setup::rlimits(config, disk_bytes, gpus.is_some()),
             oom_score_adj: OOM_SCORE_ADJ,
             granted: grant.map(Granted::from),
             ablation: host.ablation,
         };
-        let fork = setup::fork_spec(config, setup::threads(plan.limits.cpus), gpus.is_some());
+        let threads = processors(plan.limits.cpus);
+        let fork = setup::fork_spec(config, disk_bytes, threads, gpus.is_some());
         let host_id = user.host_id();
         let made = setup::set_up(realm, spec, grant, &cgroup, limits, &fork, host_id).await;
         let (init, kernel) = match made {
@@ -204,7 +213,8 @@ impl Sandbox {
             next_command: AtomicU64::new(0),
             next_output: AtomicU64::new(1),
             saved: Mutex::default(),
-            disk_bytes: plan.disk_bytes,
+            disk_bytes,
+            viewed: Mutex::default(),
             left_leaves: Mutex::default(),
             processes: Processes::default(),
             network: Network::new(&id),
@@ -227,7 +237,7 @@ impl Sandbox {
                 lease: plan.lease,
                 idle: None,
                 env: BTreeMap::new(),
-                threads: setup::threads(plan.limits.cpus),
+                threads,
                 limits: plan.limits,
             }),
             id,
@@ -238,8 +248,14 @@ impl Sandbox {
     /// Hands a prepared sandbox to a client: from here its lease runs.
     pub async fn claim(&self, plan: &Plan) -> Result<(), isolation::Error> {
         let now = SystemTime::now();
+        let threads = processors(plan.limits.cpus);
+        let mut env = BTreeMap::new();
         {
             let mut claim = self.claim.lock().expect("not poisoned");
+            if claim.threads != threads {
+                // Its kernel was forked for another number.
+                env.extend(setup::thread_env(threads));
+            }
             *claim = Claim {
                 owner: plan.owner.clone(),
                 name: plan
@@ -255,7 +271,7 @@ impl Sandbox {
                 lease: plan.lease,
                 idle: plan.idle,
                 env: plan.env.clone(),
-                threads: setup::threads(plan.limits.cpus),
+                threads,
                 limits: plan.limits,
             };
         }
@@ -263,7 +279,42 @@ impl Sandbox {
             let opened = network::open(self, plan.network.clone()).await;
             opened.map_err(|e| e.unwrap_or_else(port_taken))?;
         }
-        self.default.set_env(&plan.env).await
+        env.extend(plan.env.clone());
+        self.default.set_env(&env).await
+    }
+
+    /// Shows its programs other limits than it was made with. Before user code runs in it.
+    pub(super) fn show_limits(&self, limits: &CgroupLimits) -> Result<(), isolation::Error> {
+        let (view, used) = (self.init.view(), self.cgroup.visible_use());
+        view.set_limits(&setup::visible(limits), &used)
+    }
+
+    /// Shows its programs what it uses now.
+    pub(super) fn refresh_view(&self) {
+        *self.viewed.lock().expect("not poisoned") = Some(Instant::now());
+        let limits = self.claim.lock().expect("not poisoned").limits;
+        let (view, used) = (self.init.view(), self.cgroup.visible_use());
+        if let Err(e) = view.set_use(&setup::visible(&limits), &used) {
+            tracing::warn!(sandbox = self.id, "{e}");
+        }
+    }
+
+    /// Call it when a program is about to run. As long as nothing has run the view is as it was made,
+    /// and within [`VIEW_AGE`] it is new enough.
+    pub(super) fn freshen_view(&self) {
+        let now = Instant::now();
+        let mut viewed = self.viewed.lock().expect("not poisoned");
+        let old = viewed.is_some_and(|at| now - at > VIEW_AGE);
+        *viewed = Some(viewed.unwrap_or(now));
+        drop(viewed);
+        if old {
+            self.refresh_view();
+        }
+    }
+
+    /// Whether a request or a background process has something run in it.
+    pub(super) fn is_running(&self) -> bool {
+        self.in_use() || self.processes.any_runs()
     }
 
     /// Has the kernel run something that nobody sees: [`Context::rehearse`].
@@ -308,6 +359,7 @@ impl Sandbox {
                 SandboxState::Idle
             },
             gpus: self.gpus.iter().flat_map(|l| l.ids().to_vec()).collect(),
+            env_not_applied: self.default.env_not_applied(),
         }
     }
 
@@ -343,7 +395,9 @@ impl Sandbox {
     /// Variables of every command.
     pub fn env(&self) -> BTreeMap<String, String> {
         let mut env = network::environment(&self.network.policy());
-        env.extend(self.claim.lock().expect("not poisoned").env.clone());
+        let claim = self.claim.lock().expect("not poisoned");
+        env.extend(setup::thread_env(claim.threads));
+        env.extend(claim.env.clone());
         env
     }
 

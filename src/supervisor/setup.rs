@@ -17,6 +17,7 @@ use crate::isolation::cgroup::{CgroupLimits, SandboxCgroup};
 use crate::isolation::grant::Grant;
 use crate::isolation::host::Init;
 use crate::isolation::spec::SandboxSpec;
+use crate::isolation::view::VisibleLimits;
 use crate::kernel::handle::{Forked, Kernel, Place};
 use crate::kernel::zygote::ForkSpec;
 
@@ -65,7 +66,7 @@ pub(super) async fn set_up(
         Forked::start(&zygote, starting.pidfd(), cgroup, DEFAULT_LEAF, fork)
     );
     // Init's failure first: without init there is nothing to fork into.
-    let init = ready.and_then(|()| starting.finish())?;
+    let init = ready.and_then(|view| starting.finish(view))?;
     let forked = forked?;
     let side_by_side = started.elapsed();
     let kernel = forked
@@ -94,10 +95,11 @@ pub(super) fn place<'a>(
     }
 }
 
-/// The same for every sandbox, or every one with GPUs: nothing of one may enter the zygote's memory.
-pub(super) fn fork_spec(limits: &Limits, threads: u32, gpu: bool) -> ForkSpec {
+/// Numbers only: nothing that a client wrote may enter the zygote's memory, of which every later kernel
+/// has a copy.
+pub(super) fn fork_spec(limits: &Limits, disk_bytes: u64, threads: u32, gpu: bool) -> ForkSpec {
     ForkSpec {
-        rlimits: rlimits(limits, limits.max_disk_bytes, gpu),
+        rlimits: rlimits(limits, disk_bytes, gpu),
         threads,
         oom_score_adj: OOM_SCORE_ADJ,
         gpu,
@@ -121,11 +123,33 @@ pub(super) async fn remove_cgroup(cgroup: &SandboxCgroup) {
     }
 }
 
-/// Numeric libraries use as many threads as the sandbox has processors.
-pub(super) fn threads(cpus: f64) -> u32 {
-    (cpus.ceil() as u32).clamp(1, 64)
+/// What programs of a sandbox are shown of its limits.
+pub(super) fn visible(limits: &CgroupLimits) -> VisibleLimits {
+    VisibleLimits {
+        memory_bytes: limits.memory_bytes,
+        cpus: limits.cpus,
+        processes: limits.processes,
+    }
 }
 
+/// Variables by which numeric libraries, and language runtimes that look at the host's processors, learn
+/// how many threads to start. OpenBLAS, MKL, BLIS and NumExpr follow OpenMP's where they have none of
+/// their own, and so does nproc(1). In a Python that starts, `os.cpu_count()` follows the last.
+pub(super) fn thread_env(threads: u32) -> impl Iterator<Item = (String, String)> {
+    [
+        "OMP_NUM_THREADS",
+        "NUMBA_NUM_THREADS",
+        "RAYON_NUM_THREADS",
+        "POLARS_MAX_THREADS",
+        "GOMAXPROCS",
+        "PYTHON_CPU_COUNT",
+    ]
+    .into_iter()
+    .map(move |name| (name.to_owned(), threads.to_string()))
+}
+
+/// Of x86-64.
+const PAGE_BYTES: u64 = 4096;
 /// Memory that an inode of a tmpfs and its directory entry take in the kernel, rounded up.
 const INODE_BYTES: u64 = 2560;
 
@@ -137,12 +161,15 @@ pub(super) fn inodes(plan: &Plan, limits: &Limits) -> u64 {
 }
 
 /// An upper on tmpfs is memory: files may not take so much of it that no kernel could start, so a
-/// sandbox that fills its disk gets ENOSPC and not the OOM killer. An eighth stays for kernels.
+/// sandbox that fills its disk gets ENOSPC and not the OOM killer. An eighth stays for kernels. In whole
+/// pages, as tmpfs has it, so that what is told of it is what statvfs(3) says.
 pub(super) fn upper_bytes(plan: &Plan, limits: &Limits) -> u64 {
     let memory_bytes = plan.limits.memory_bytes;
     let for_inodes = inodes(plan, limits) * INODE_BYTES;
-    plan.disk_bytes
-        .min(memory_bytes - memory_bytes / 8 - for_inodes)
+    let bytes = plan
+        .disk_bytes
+        .min(memory_bytes - memory_bytes / 8 - for_inodes);
+    bytes - bytes % PAGE_BYTES
 }
 
 /// Memory that a process may lock. With GPUs as much as a sandbox may have, which the cgroup bounds: the
@@ -164,7 +191,9 @@ pub(super) fn rlimits(limits: &Limits, disk_bytes: u64, gpu: bool) -> BTreeMap<S
         ("RLIMIT_NOFILE", limits.open_files),
         // Not 0: a piped core_pattern of the host ignores 0, but not 1 (core(5)).
         ("RLIMIT_CORE", 1),
-        ("RLIMIT_FSIZE", disk_bytes),
+        // A page above what there is room for: one file that takes all of it meets ENOSPC, as several do,
+        // and not the signal of this limit.
+        ("RLIMIT_FSIZE", disk_bytes + PAGE_BYTES),
         ("RLIMIT_MEMLOCK", locked_bytes(limits, gpu)),
         ("RLIMIT_MSGQUEUE", 0),
         ("RLIMIT_SIGPENDING", MAX_PENDING),

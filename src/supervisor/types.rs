@@ -77,6 +77,8 @@ pub struct SandboxInfo {
     pub state: SandboxState,
     /// GPUs that it has: UUIDs, or indices where those are not known.
     pub gpus: Vec<String>,
+    /// Names of its variables that the Python of its default context cannot follow.
+    pub env_not_applied: Vec<String>,
 }
 
 /// A mirror, by what clients may call it.
@@ -165,6 +167,9 @@ pub struct ContextInfo {
     pub state: SandboxState,
     /// IPython's counter at its last execution, 0 for a kernel that has run none.
     pub execution_count: u64,
+    /// Names of variables, its own and the sandbox's, that its Python cannot follow, as they are fixed when
+    /// an interpreter starts; programs that it starts have them.
+    pub env_not_applied: Vec<String>,
 }
 
 /// A context that is to go on from where another is.
@@ -348,6 +353,9 @@ pub struct Ended {
     pub exit_code: Option<i32>,
     /// There was no room for files.
     pub disk_full: bool,
+    /// Names of variables of the request that its Python could not follow, as they are fixed when an
+    /// interpreter starts; programs that the code started had them.
+    pub env_not_applied: Vec<String>,
     /// Processes that the code had started and that were killed when it was stopped.
     pub killed: usize,
     /// What it cost.

@@ -5,7 +5,9 @@ mod fixture;
 
 mod asyncio;
 mod copies;
+mod environment;
 mod exits;
+mod limits;
 mod patching;
 mod prints;
 mod results;

@@ -17,6 +17,7 @@ use rustix::io::pread;
 
 use super::{Layout, field, kill, make, make_delegated, open_dir, open_procs, remove_tree};
 use crate::isolation::error::{Context, Error};
+use crate::isolation::view::VisibleUse;
 
 /// Period of the CPU quota: the kernel's default (cgroup v2 documentation, cpu.max).
 const CPU_PERIOD_US: u64 = 100_000;
@@ -327,6 +328,28 @@ impl SandboxCgroup {
             processes: number(&files.processes),
             oom_kills: field(&read(&files.oom), "oom_kill"),
             fork_failures: field(&read(&files.forks), "max"),
+        }
+    }
+
+    /// What its programs are shown as used. Unreadable counters count as 0. The files are not kept open:
+    /// this is read once in a second, and a descriptor is kept for each sandbox.
+    pub fn visible_use(&self) -> VisibleUse {
+        let (dir, v2) = self.memory();
+        let names = if v2 {
+            ["memory.current", "file", "shmem"]
+        } else {
+            ["memory.usage_in_bytes", "cache", "shmem"]
+        };
+        let [current, cached, shared] = names;
+        let text = |name| fs::read_to_string(dir.join(name)).unwrap_or_default();
+        let stat = text("memory.stat");
+        let counters = self.counters();
+        VisibleUse {
+            memory_bytes: text(current).trim().parse().unwrap_or(0),
+            cached_bytes: field(&stat, cached),
+            shared_bytes: field(&stat, shared),
+            cpu_user: counters.cpu_user,
+            cpu_system: counters.cpu_system,
         }
     }
 

@@ -139,6 +139,11 @@ class Execution:
         """What could not be restored with the variables: threads that ran, connections."""
         return list(self.raw.get("not_restored", ()))
 
+    @property
+    def env_not_applied(self) -> list[str]:
+        """Variables of ``env`` that the Python of the sandbox could not follow."""
+        return list(self.raw.get("env_not_applied", ()))
+
     def raise_for_error(self) -> Execution:
         """Gives itself.
 

@@ -70,6 +70,8 @@ class SandboxInfo(Model):
         name: Free text for people.
         expires_at: When it is closed at the latest.
         state: What it does now; ``None`` where that was not asked.
+        env_not_applied: Variables that its Python cannot follow, as they are fixed when an interpreter
+            starts; programs that it starts have them.
     """
 
     id: str = field(metadata=told_as("sandbox_id"))
@@ -78,6 +80,7 @@ class SandboxInfo(Model):
     expires_at: datetime = field(metadata=told_as(convert=when))
     last_used_at: datetime | None = field(default=None, metadata=told_as(convert=when))
     state: str | None = None
+    env_not_applied: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,7 @@ class ContextInfo(Model):
         state: ``idle``, ``busy`` or ``closing``.
         execution_count: Counts its executions; 0 when its variables are fresh.
         not_carried: After a fork or restore, what could not come along: threads, connections.
+        env_not_applied: Variables that its Python cannot follow; programs that it starts have them.
     """
 
     id: str = field(metadata=told_as("context_id"))
@@ -191,6 +195,7 @@ class ContextInfo(Model):
     state: str
     execution_count: int
     not_carried: list[str] = field(default_factory=list)
+    env_not_applied: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
