@@ -156,12 +156,12 @@ impl Build<'_> {
             &root,
             "compile to byte code",
             false,
-            &["python3", "/mnt/bytecode.py"],
+            &["python3", "/tmp/recipe/bytecode.py"],
         )?;
         self.step(Step::Fonts)?;
-        let fonts = ["/opt/venv/bin/python", "-B", "/mnt/fonts.py"];
+        let fonts = ["/opt/venv/bin/python", "-B", "/tmp/recipe/fonts.py"];
         self.enter(&root, "build the font list", false, &fonts)?;
-        self.enter(&root, "finish the tree", false, &["sh", "/mnt/finish.sh"])?;
+        self.enter(&root, "finish the tree", false, &["sh", "/tmp/recipe/finish.sh"])?;
         self.step(Step::Hash)?;
         fs::remove_dir_all(&self.inputs).map_err(Error::io("delete", &self.inputs))?;
         // What follows makes a part of the tree writable for all: for user code, not for the host's users.
@@ -295,7 +295,7 @@ impl Build<'_> {
             root,
             "install the Python packages",
             true,
-            &["sh", "/mnt/python.sh"],
+            &["sh", "/tmp/recipe/python.sh"],
         )?;
         let print =
             "from pip._internal.models.index import PyPI; print('default', PyPI.simple_url)";
@@ -355,7 +355,7 @@ impl Build<'_> {
             }
             outer.envs(PythonIndex::of_host().environment());
             for name in ["SSL_CERT_FILE", "PIP_CERT"] {
-                outer.env(name, "/mnt/ca.pem");
+                outer.env(name, "/tmp/recipe/ca.pem");
             }
         }
         outer

@@ -9,8 +9,8 @@ pub(super) const ENTER: &str = include_str!("../../rootfs/enter.sh");
 const PACKAGES: &str = include_str!("../../rootfs/packages.txt");
 pub(super) const REQUIREMENTS: &str = include_str!("../../rootfs/requirements.txt");
 
-/// Files that the steps find on `/mnt`: name and content.
-pub(super) const INPUTS: [(&str, &str); 7] = [
+/// Files that the steps find on `/tmp/recipe`: name and content.
+pub(super) const INPUTS: [(&str, &str); 10] = [
     ("requirements.txt", REQUIREMENTS),
     ("python.sh", include_str!("../../rootfs/python.sh")),
     ("patch.py", include_str!("../../rootfs/patch.py")),
@@ -18,6 +18,9 @@ pub(super) const INPUTS: [(&str, &str); 7] = [
     ("fonts.py", include_str!("../../rootfs/fonts.py")),
     ("matplotlibrc", include_str!("../../rootfs/matplotlibrc")),
     ("finish.sh", include_str!("../../rootfs/finish.sh")),
+    ("uv.sh", include_str!("../../rootfs/uv.sh")),
+    ("no-index.txt", include_str!("../../rootfs/no-index.txt")),
+    ("no-manager.sh", include_str!("../../rootfs/no-manager.sh")),
 ];
 
 /// SHA-256, in hexadecimal, over all of the recipe and the processor's architecture.
