@@ -50,7 +50,9 @@ pub enum MirrorCommand {
 /// to stderr. Exit status: 0 done, 1 differences found or failed.
 pub fn run(command: MirrorCommand, config: &Config) -> ExitCode {
     let layers = Layers::of(&config.data_dir);
-    let done = Store::open(&config.mirrors_dir()).and_then(|store| match command {
+    let store = Store::open(&config.mirrors_dir())
+        .map(|store| store.with_packages(&config.mirrors.debian_packages));
+    let done = store.and_then(|store| match command {
         MirrorCommand::Build { fresh } => build(&store, fresh),
         MirrorCommand::List { json } => list(&store, &layers, json),
         MirrorCommand::Verify { id } => verify(&store, &layers, id.as_deref()),
