@@ -55,11 +55,10 @@ def xlsxwriter():
         sheet.insert_chart("C1", chart)
 
 def old_excel():
-    import pandas as pd, xlrd
-    try:
-        pd.read_excel(io.BytesIO(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(2000)), engine="xlrd")
-    except xlrd.XLRDError:
-        pass
+    import pandas as pd, struct
+    # BIFF2: the beginning of a sheet, one whole number, the end.
+    sheet = struct.pack("<4H", 9, 4, 7, 16) + struct.pack("<4H3sH", 2, 9, 0, 0, bytes(3), 7) + struct.pack("<2H", 10, 0)
+    assert pd.read_excel(io.BytesIO(sheet), header=None).iloc[0, 0] == 7
 
 def numexpr():
     assert frame().query("a > 1", engine="numexpr").a.sum() == 5
@@ -100,7 +99,7 @@ def jinja2():
 
 def tabulate():
     from tabulate import tabulate
-    assert "| a" in tabulate([[1]], headers=["a"], tablefmt="github")
+    assert tabulate([[1]], headers=["a"], tablefmt="github").endswith("|   1 |")
 
 def yaml():
     import yaml
