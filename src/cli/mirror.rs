@@ -15,7 +15,7 @@ use crate::mirror::{Error, Layer, Layers, Listed, Mirror, Report, Store, Termina
 pub enum MirrorCommand {
     /// Build the base where there is none for this version of sandcell
     ///
-    /// Takes about a minute and 1 GB of disk, and needs root. `sandcell serve` does the same when
+    /// Takes two to three minutes and 1.9 GB of disk, and needs root. `sandcell serve` does the same when
     /// it starts without a base. Packages come from where this host's apt and pip get theirs.
     Build {
         /// Build even where there is a base, to take up Debian's security updates

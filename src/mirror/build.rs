@@ -49,8 +49,8 @@ struct Build<'a> {
 
 impl Store {
     /// Builds the base, or returns the one there is: also the one that another process finished
-    /// while this one waited for it. Takes about a minute on two processors and 1 GB of disk, and
-    /// installs mmdebstrap on the host where it is missing. The calling thread must live until it
+    /// while this one waited for it. Takes two to three minutes on two processors and 1.9 GB of
+    /// disk, and installs mmdebstrap on the host where it is missing. The calling thread must live until it
     /// returns: its end ends the build's programs.
     ///
     /// # Errors

