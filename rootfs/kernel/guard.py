@@ -47,11 +47,12 @@ _LAZY_PACKAGES = ("IPython", "traitlets")
 _CONSTANT = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, types.ModuleType,
              type(functools.lru_cache(len)), type(os.environ), type(...), type(NotImplemented), int,
              float, complex, str, bytes, tuple, frozenset, set, dict, list)
-# What user code is meant to set, and what reseeding sets anew in each kernel.
+# What user code is meant to set, and what the kernel itself sets once it runs.
 _FREE = {
-    "os": {"register_at_fork"},
-    "sys": {"displayhook", "excepthook", "breakpointhook", "unraisablehook", "__displayhook__", "__excepthook__",
-            "__breakpointhook__", "__unraisablehook__", "argv", "path", "meta_path", "path_hooks",
+    "os": {"register_at_fork", "cpu_count", "process_cpu_count"},
+    "time": {"timezone", "altzone", "daylight", "tzname"},
+    "sys": {"displayhook", "excepthook", "breakpointhook", "unraisablehook", "__displayhook__",
+            "__excepthook__", "__breakpointhook__", "__unraisablehook__", "argv", "path", "meta_path", "path_hooks",
             "warnoptions", "_xoptions", "orig_argv", "dont_write_bytecode", "pycache_prefix",
             "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__",
             "last_exc", "last_type", "last_value", "last_traceback"},

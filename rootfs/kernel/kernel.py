@@ -119,8 +119,8 @@ class Kernel:
                 warm.converse(self)
 
     def next_message(self):
-        """Waits for it. Meanwhile event loops go on, and what user code has replaced is in place for them and for
-        threads."""
+        """Waits for it. Meanwhile event loops go on, and what user code has replaced is in place for them and
+        for threads."""
         loops = self.shell.loops.all()
         turn = self.guard.enter() if loops or self.guard.replaced else 0
         if loops:
