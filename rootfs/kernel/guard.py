@@ -47,17 +47,22 @@ _LAZY_PACKAGES = ("IPython", "traitlets")
 _CONSTANT = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, types.ModuleType,
              type(functools.lru_cache(len)), type(os.environ), type(...), type(NotImplemented), int,
              float, complex, str, bytes, tuple, frozenset, set, dict, list)
-# What user code is meant to set, and what reseeding sets anew in each kernel.
+# What user code is meant to set, and what the kernel itself sets once it runs.
 _FREE = {
-    "os": {"register_at_fork"},
-    "sys": {"displayhook", "excepthook", "breakpointhook", "unraisablehook", "__displayhook__", "__excepthook__",
-            "__breakpointhook__", "__unraisablehook__", "argv", "path", "meta_path", "path_hooks",
+    "os": {"register_at_fork", "cpu_count", "process_cpu_count"},
+    "time": {"timezone", "altzone", "daylight", "tzname"},
+    "sys": {"displayhook", "excepthook", "breakpointhook", "unraisablehook", "__displayhook__",
+            "__excepthook__", "__breakpointhook__", "__unraisablehook__", "argv", "path", "meta_path", "path_hooks",
             "warnoptions", "_xoptions", "orig_argv", "dont_write_bytecode", "pycache_prefix",
             "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__",
             "last_exc", "last_type", "last_value", "last_traceback"},
 }
 _MISSING = object()
 _TAG_OFFSET_BYTES = 24  # of `ma_version_tag` in a PyDictObject
+# So many bytes.join() takes without allocating memory for it, whose pages would be fetched and given back
+# with each execution.
+_GROUP = 10
+_join = b"".join
 
 
 class Guard:
@@ -88,8 +93,9 @@ class Guard:
         self.spaces.append((sys.modules, {name: module for name, module in sys.modules.items()
                                           if name in needed or name.partition(".")[0] in _LAZY_PACKAGES}))
         if _have_versions():
-            self.tags = [ctypes.c_uint64.from_address(id(values) + _TAG_OFFSET_BYTES)
-                         for values, _ in self.spaces]
+            tags = [ctypes.c_uint64.from_address(id(values) + _TAG_OFFSET_BYTES)
+                    for values, _ in self.spaces]
+            self.tags = [tags[at:at + _GROUP] for at in range(0, len(tags), _GROUP)]
 
     def enter(self):
         """Before user code runs. Gives what to end this turn with; 0 where it runs already, or on another
@@ -106,7 +112,7 @@ class Guard:
         """After user code ran, whatever ended it."""
         if turn == 0 or turn != self.turn:
             return
-        if self.replaced or self.tags is None or b"".join(self.tags) != self.seen:
+        if self.replaced or self.tags is None or list(map(_join, self.tags)) != self.seen:
             self._take()
         self.turn = 0
 
@@ -131,7 +137,7 @@ class Guard:
 
     def _note(self):
         if self.tags is not None:
-            self.seen = b"".join(self.tags)
+            self.seen = list(map(_join, self.tags))
 
     def _take(self):
         found = {}
@@ -153,7 +159,7 @@ class Guard:
     def _changed(self):
         if self.tags is None:
             return range(len(self.spaces))
-        now, seen = b"".join(self.tags), self.seen
+        now, seen = _join(map(_join, self.tags)), _join(self.seen)
         changed = {at // 8 for at in range(0, len(now), 8) if now[at:at + 8] != seen[at:at + 8]}
         return changed.union(index for index, _ in self.replaced)
 

@@ -94,7 +94,7 @@ class Kernel:
         self.finders_of_base = len(sys.path_importer_cache)
         self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)
-        self.shell.loops.pid = self.channel.pid
+        self.shell.loops.take_over()
         self.streams.copies.update({1: plan.stdout, 2: plan.stderr})
         self.checkpoints.begin(plan)
         self.tell({"type": "ready"})
@@ -119,15 +119,17 @@ class Kernel:
                 warm.converse(self)
 
     def next_message(self):
-        """Waits for it. Meanwhile event loops go on, and threads see what user code has replaced."""
-        if self.shell.loops.all():
+        """Waits for it. Meanwhile event loops go on, and what user code has replaced is in place for them and
+        for threads."""
+        loops = self.shell.loops.all()
+        turn = self.guard.enter() if loops or self.guard.replaced else 0
+        if loops:
             self.interrupts.wanted = self.channel.is_waiting
             try:
                 self.shell.loops.go_on(self.channel, self.run_between)
             except Exception:
-                pass  # a loop, or a policy, of user code that is none: it stands still
+                pass  # a loop, a policy or a clock of user code that is none: the loops stand still
             self.interrupts.wanted = None
-        turn = self.guard.enter() if self.guard.replaced else 0
         message = self.channel.receive()
         self.guard.leave(turn)
         return message
@@ -135,13 +137,13 @@ class Kernel:
     def run_between(self, function, *args):
         """Runs user code while no execution does. Returns what it raised."""
         self.checkpoints.current = False
-        self.guard.enter()
         _, raised = self.interrupts.run(function, *args)
-        self.guard.settle()
         if isinstance(raised, KeyboardInterrupt) and self.channel.is_waiting():
             self.overdue = True
         elif raised is not None:
+            turn = self.guard.suspend()
             print(self.describe(raised, _MAX_LATE_TRACEBACK_BYTES)[2], file=sys.stderr)
+            self.guard.resume(turn)
         return raised
 
     def tell(self, frame):
@@ -209,6 +211,7 @@ class Kernel:
         missing = self.checkpoints.missing
         if not self.checkpoints.alone:
             missing = renew.everything(self.shell) + missing
+        self.shell.loops.take_over()
         self.tell({"type": "restored", "missing": missing})
 
     def enter(self, directory):

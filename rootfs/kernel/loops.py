@@ -14,7 +14,7 @@ otherwise it is forgotten.
 """
 
 from _thread import get_ident
-from asyncio import AbstractEventLoop, AbstractEventLoopPolicy, all_tasks, events
+from asyncio import AbstractEventLoop, AbstractEventLoopPolicy, BaseEventLoop, all_tasks, events
 from asyncio.events import _get_running_loop, get_event_loop_policy
 from asyncio.selector_events import BaseSelectorEventLoop
 from posix import getpid
@@ -95,6 +95,16 @@ class Loops:
                 if not loop.is_running() and all_tasks(loop):
                     _go_round(loop)
 
+    def take_over(self):
+        """In a new kernel, and in a copy of one, where `renew` has made asyncio's own loops new. Others share
+        their descriptors with the kernel that was copied, and are left to it."""
+        self.pid = getpid()
+        if not isinstance(self.last, BaseEventLoop):
+            self.last = None
+        policy = events._event_loop_policy
+        if policy is not None and not isinstance(getattr(policy, "_kernel_loop", None), BaseEventLoop):
+            policy._kernel_loop = None
+
     def close(self):
         """In the zygote, after its rehearsal."""
         for loop in self.all():
@@ -165,8 +175,11 @@ def _wait(request, waits):
 
 
 def _go_round(loop):
-    loop.call_soon(loop.stop)
-    loop.run_forever()
+    stop = loop.call_soon(loop.stop)
+    try:
+        loop.run_forever()
+    finally:
+        stop.cancel()  # an exception may have come before it
 
 
 def _run_for(loop, request, seconds):

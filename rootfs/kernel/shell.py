@@ -94,8 +94,9 @@ class ResultHook(DisplayHook):
 
     def write_format_data(self, format_dict, md_dict=None):
         if execution := self.shell.execution:
-            # Of the code that calls `sys.displayhook`, by way of ours; a thread may begin with it.
-            frame = sys._getframe(1).f_back
+            # Of the code that calls `sys.displayhook`, by way of our hook and IPython's; a thread may begin
+            # with it.
+            frame = sys._getframe(2).f_back
             last = execution.ends_at_once and frame is not None and self.shell.ends_with(frame)
             execution.result("execute_result", format_dict, md_dict, last=last)
 
@@ -374,6 +375,8 @@ class Shell(InteractiveShell):
         turn = self.guard.enter()
         try:
             self.loops.begin_tasks()
+        except Exception:
+            pass  # of a loop that user code has broken; tasks keep their own
         finally:
             self.guard.leave(turn)
 

@@ -233,9 +233,10 @@ class Zygote:
 
 def hide_modules():
     """Libraries that replace a function in every module of `sys.modules` must not find ours; matplotlib
-    must find its backend. What is not imported by now cannot be any more, which is better than twice."""
+    must find its backend, and pickle what multiprocessing sends. What is not imported by now cannot be any
+    more, which is better than twice."""
     for name in list(sys.modules):
-        if name.startswith("_sandcell.") and name != "_sandcell.figures":
+        if name.startswith("_sandcell.") and name not in ("_sandcell.figures", "_sandcell.byvalue"):
             del sys.modules[name]
     _spec.submodule_search_locations.clear()
 

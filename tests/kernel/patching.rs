@@ -185,7 +185,7 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
          for name in 'ipdb joblib resource psutil tkinter'.split(): sys.modules[name] = None",
         &[
             (
-                "os.kill, os.system, subprocess.Popen, exit",
+                "os.kill, os.system, subprocess.Popen, builtins.exit",
                 "(None, None, None, None)",
             ),
             ("!echo hi", "hi\n"),
@@ -377,7 +377,11 @@ fn a_thread_sees_what_was_replaced_while_nothing_runs() {
          thread = threading.Thread(target=watch); thread.start()",
     );
     std::thread::sleep(std::time::Duration::from_millis(500));
-    shows(&sandbox, "seen, os.getcwd()", "({'replaced'}, 'replaced')");
+    shows(
+        &sandbox,
+        "thread.join(); seen, os.getcwd()",
+        "({'replaced'}, 'replaced')",
+    );
 }
 
 #[test]
