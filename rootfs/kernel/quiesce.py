@@ -48,6 +48,7 @@ _OF_ALL = re.compile(r"/(libc|libpthread|ld-linux[^/]*|libstdc\+\+|libgcc_s|libm
 
 _OPENBLAS_END = "blas_thread_shutdown_"
 _SHT_SYMTAB = 2
+_SYMBOL_BYTES = 24
 
 _STACK_BYTES = 65536
 _WORD_BYTES = 8
@@ -96,9 +97,17 @@ def bind():
     """In the zygote, before the collector forgets what is there."""
     global _busy_offset
     _busy_offset = _find_busy_offset()
-    for path in _Maps().libraries:
-        _ending[path] = _ending_function(path)
+    # What a new thread allocates lies in memory of its own (PYTHONMALLOC=mimalloc): no holes are left here.
+    thread = threading.Thread(target=_find_runtimes)
+    thread.start()
+    thread.join()
     _base[:] = [item for item in gc.get_objects() if type(item) in (_LOCK, _RLOCK)]
+
+
+def _find_runtimes():
+    for path in _Maps().libraries:
+        if path not in _ending:
+            _ending[path] = _ending_function(path)
 
 
 def count():
@@ -280,9 +289,7 @@ def _end_runtimes():
     if "cv2" in modules:
         _end_opencv(modules["cv2"])
     if not _are_ended():
-        for path in _Maps().libraries:
-            if path not in _ending:
-                _ending[path] = _ending_function(path)
+        _find_runtimes()
         _are_ended()
 
 
@@ -345,9 +352,12 @@ def _hidden_function(path, name):
                 continue
             names = at(sections[link][4], sections[link][5])
             wanted = names.find(b"\0" + name.encode() + b"\0") + 1
-            for symbol in struct.iter_unpack("<IBBHQQ", at(start, length)):
-                if wanted and symbol[0] == wanted and symbol[4]:
-                    return ctypes.PYFUNCTYPE(ctypes.c_int)(base + symbol[4])
+            # Found as bytes: 24,000 symbols are as many objects, and holes in the zygote's memory afterwards.
+            symbols, place = at(start, length), -1
+            while wanted and (place := symbols.find(struct.pack("<I", wanted), place + 1)) >= 0:
+                if place % _SYMBOL_BYTES == 0:
+                    address, = struct.unpack_from("<Q", symbols, place + 8)
+                    return ctypes.PYFUNCTYPE(ctypes.c_int)(base + address)
     return None
 
 
