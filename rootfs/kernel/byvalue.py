@@ -17,6 +17,7 @@ multiprocessing's children have this module too: its source is a part of what th
 so it may import nothing of ours.
 """
 
+import abc
 import functools
 import hashlib
 import io
@@ -404,6 +405,13 @@ def _bind(name, make, args):
     return value
 
 
+def _make_concrete(make, args):
+    """A class that is made without its methods: what it holds may be instances of it."""
+    kind = make(*args)
+    kind.__abstractmethods__ = frozenset()
+    return kind
+
+
 def _cache(function, parameters, attributes):
     cached = functools.lru_cache(**parameters)(function)
     cached.__dict__.update(attributes)
@@ -445,6 +453,8 @@ def _pickler():
                 reduced = _cache, (value.__wrapped__, value.cache_parameters(), attributes)
             else:
                 reduced = super().reducer_override(value)
+                if isinstance(value, abc.ABCMeta) and reduced is not NotImplemented:
+                    reduced = (_make_concrete, reduced[:2], *reduced[2:])
             if value is self.root and self.name and reduced is not NotImplemented:
                 reduced = (_bind, (self.name, *reduced[:2]), *reduced[2:])
             return reduced

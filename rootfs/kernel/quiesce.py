@@ -36,10 +36,11 @@ _OMP_PAUSE_SOFT = 1
 
 # Libraries whose threads may run while the kernel is forked by libc: they register handlers that make their
 # pools anew in the child, as read in their sources (Arrow 20: cpp/src/arrow/util/atfork_internal.cc;
-# LLVM 19: openmp/runtime/src/z_Linux_util.cpp).
+# LLVM 19: openmp/runtime/src/z_Linux_util.cpp); numexpr 2 starts its threads anew under another process id
+# (numexpr/interpreter.cpp).
 # OpenBLAS ends its threads in one, too, where it hides the function that does.
-_PREPARED = ("libarrow", "libomp", "libiomp5", "libopenblas", "libscipy_openblas")
-# Ended before the fork; a name here that is left then is of another thread's pool.
+_PREPARED = re.compile(r"(^|/)(libarrow|libomp|libiomp5|lib[^/]*openblas|numexpr/)")
+# Ended before the fork. Where one is left then, it is of another thread's pool.
 _OPENMP = re.compile(r"/libgomp[^/]*$")
 _OPENBLAS = re.compile(r"/lib[^/]*openblas[^/]*$")
 # Whose code every stack and every thread's own variables name.
@@ -162,7 +163,7 @@ def _of_native_threads():
     for tid in _others(_python_threads()):
         maps = maps or _Maps()
         library = maps.library_of(tid)
-        if not library.startswith(_PREPARED):
+        if not _PREPARED.search(library):
             return f"a thread of {library} runs, which a copy of the process would not have"
     return None
 
@@ -276,11 +277,24 @@ def _end_script_loop(shell, held):
 def _end_runtimes():
     """Ends the worker threads of OpenMP and of OpenBLAS, which start them again when they are needed. No other
     thread may be within them: it would wait for a worker that is gone."""
+    if "cv2" in modules:
+        _end_opencv(modules["cv2"])
     if not _are_ended():
         for path in _Maps().libraries:
             if path not in _ending:
                 _ending[path] = _ending_function(path)
         _are_ended()
+
+
+def _end_opencv(cv2):
+    """OpenCV ends its threads when it is told to use one, and starts them again when it needs them."""
+    try:
+        number = cv2.getNumThreads()
+        if number > 1:
+            cv2.setNumThreads(1)
+            cv2.setNumThreads(number)
+    except Exception:
+        pass  # it may be half imported; its threads are then in the way
 
 
 def _are_ended():
@@ -365,7 +379,7 @@ class _Maps:
         self.libraries = sorted({path for _, _, path in self.code if path.startswith("/")})
 
     def library_of(self, tid):
-        """File name of the library whose function a waiting thread was started with, or the thread's own name
+        """File name (with its package) of the library whose function a waiting thread was started with, or the thread's own name
         where that cannot be told."""
         try:
             name = _read(f"/proc/self/task/{tid}/comm", 64).decode("utf-8", "replace").strip()
@@ -389,7 +403,11 @@ class _Maps:
         if starter and _OF_ALL.search(starter):
             # std::thread's own function: whose function that calls lies on the stack.
             starter = next((path for path in reversed(below) if not _OF_ALL.search(path)), None)
-        return starter.rpartition("/")[2] if starter else f"another library (thread {name!r})"
+        if starter is None:
+            return f"another library (thread {name!r})"
+        # `numexpr/interpreter.so` says more than `interpreter.so`.
+        _, packages, inner = starter.partition("/site-packages/")
+        return inner if packages else starter.rpartition("/")[2]
 
     def _path_of(self, address):
         return next((path for start, end, path in self.code if start <= address < end), None)

@@ -134,6 +134,9 @@ def _multiprocessing(by_type, shell):
         for pool in by_type.of(module.Pool):
             if pool._state != module.TERMINATE:
                 _break_pool(module, pool)
+    if module := sys.modules.get("multiprocessing.util"):
+        # Proxies of managers and queues that are bound to a process, as in a child that multiprocessing forks.
+        module._run_after_forkers()
     if module := sys.modules.get("multiprocessing.process"):
         module._children.clear()
         for process in by_type.of(module.BaseProcess):

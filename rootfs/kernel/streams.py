@@ -149,6 +149,8 @@ class Streams:
             self.choose_write(raw)
 
     def choose_write(self, raw):
+        if raw.closed:
+            return  # by user code; open() makes another
         # Found before the method of its class.
         if self.turns.watched or self.signalled:
             raw.write = _careful_write(raw, self.turns)

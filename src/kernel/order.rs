@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_mark_may_come_in_parts_and_others_are_text() {
         let mut order = Order::new(7);
-        let bytes = [b"a".to_vec(), mark(1, 0)].concat();
+        let bytes = [b"a".to_vec(), mark(1, 1)].concat();
         for byte in &bytes[..bytes.len() - 1] {
             order.push(0, &[*byte]);
             let text = order.take(0);
