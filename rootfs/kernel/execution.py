@@ -93,7 +93,7 @@ class Execution:
                  "next_count": next_count, "files_seen": seen, "disk_full": disk_full,
                  "forks": forks}
         if env_not_applied:
-            frame["env_not_applied"] = list(env_not_applied)
+            frame["env_not_applied"] = sorted(env_not_applied)
         payload = encode(frame | {"files": files, "files_truncated": truncated})
         while len(payload) > MAX_FRAME_BYTES:
             files = files[: len(files) // 2]
