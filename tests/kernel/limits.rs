@@ -270,7 +270,7 @@ fn available_memory_is_at_most_a_second_old() {
     let begun = Instant::now();
     let path = sandbox.path("processes");
     let hold =
-        json!({ "command": "python3 -c 'x = bytes(150 << 20); import time; time.sleep(60)'" });
+        json!({ "command": "python3 -c 'x = b\"x\" * (150 << 20); import time; time.sleep(60)'" });
     sandbox.service.post_json(&path, &hold).ok();
     let script = format!(
         "{AVAILABLE}\nend = time.monotonic() + 10\n\
