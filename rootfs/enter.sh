@@ -3,7 +3,7 @@
 #   sh enter.sh network|isolated ROOT INPUTS COMMAND...
 #
 # The caller has put this into mount and PID namespaces of its own, so none of these mounts is ever
-# seen by the host, and all of them end with the last process. INPUTS appears on /mnt, read-only.
+# seen by the host, and all of them end with the last process. INPUTS appears on /tmp/recipe, read-only.
 set -eu
 network=$1
 root=$2
@@ -19,8 +19,9 @@ done
 ln -s /proc/self/fd "$root/dev/fd"
 mkdir -m 1777 "$root/dev/shm"
 mount -t tmpfs -o nosuid,nodev,mode=1777 tmpfs "$root/tmp"
-mount --bind "$inputs" "$root/mnt"
-mount -o remount,bind,ro "$root/mnt"
+mkdir "$root/tmp/recipe"
+mount --bind "$inputs" "$root/tmp/recipe"
+mount -o remount,bind,ro "$root/tmp/recipe"
 
 # Names resolve as they do on the host, without a trace of it in the tree. Read-only: a later step
 # that writes these files must not reach the host's.

@@ -89,7 +89,7 @@ if sys.argv[1:] == ["prove"]:
     prove()
 else:
     HOME.mkdir(parents=True, exist_ok=True)
-    (HOME / "matplotlibrc").write_bytes(Path("/mnt/matplotlibrc").read_bytes())
+    (HOME / "matplotlibrc").write_bytes(Path("/tmp/recipe/matplotlibrc").read_bytes())
     build()
     # A sandbox has the list linked into its own cache directory; so has the proof.
     cache = Path("/tmp/proof")

@@ -4,4 +4,5 @@
 set -eu
 cd "$(dirname "$0")"
 uv pip compile --generate-hashes --no-header --no-emit-index-url --python-version 3.13 \
-    --python-platform linux --only-binary :all: --upgrade -o requirements.txt requirements.in
+    --python-platform linux --only-binary :all: --overrides overrides.txt --upgrade \
+    -o requirements.txt requirements.in

@@ -114,10 +114,13 @@ class Checkpoints:
         """Forks a checkpoint in place of the last one. Returns (True, None) in the checkpoint, when
         it has become the kernel, else (False, why there is none)."""
         try:
-            pid, hidden = self._fork(shell, self._wait)
+            pid, hidden = self._fork(shell, self._wait, patient=False)
         except Unsound as objection:
             self.drop()
             return False, str(objection)
+        except OSError as error:
+            self.drop()
+            return False, _not_forked(error)
         if pid == 0:
             _set_oom_score_adj(self.oom_score_adj)
             return True, None
@@ -126,15 +129,17 @@ class Checkpoints:
         return False, None
 
     def branch(self, shell, force):
-        """Forks a kernel beside this one; with `force` an unsound one too. Returns (its id, None), 0 in the
-        branch itself, or (None, why there is none)."""
+        """Forks a kernel beside this one; with `force` an unsound one too. Returns (its id, None, False), 0 in
+        the branch itself, or (None, why there is none, whether that is because it were unsound)."""
         try:
-            pid, hidden = self._fork(shell, list, force)
+            pid, hidden = self._fork(shell, list, force=force)
         except Unsound as objection:
-            return None, str(objection)
+            return None, str(objection), True
+        except OSError as error:
+            return None, _not_forked(error), False
         if pid and hidden:
             self.ended.append(pid)
-        return pid, None
+        return pid, None, False
 
     def let_go(self, waits):
         """In a branch that has its own socket and pipes: what is at the other end of others is not its
@@ -180,35 +185,38 @@ class Checkpoints:
         sigwait(_WAKE_UP)
         return missing
 
-    def _fork(self, shell, begin, force=False):
+    def _fork(self, shell, begin, patient=True, force=False):
         """The fork's id, and whether it is a child that only `__WCLONE` sees; 0 in the fork, once `begin`
-        has returned what it did not carry. Raises `Unsound` where there is none."""
+        has returned what it did not carry. Raises `Unsound` or OSError where there is none."""
         self._reap()
-        try:
-            held = None
-            if not _may_clone():
-                objection, held = quiesce.settle(shell)
-                if objection and not force:
-                    raise Unsound(objection)
-            hidden = _may_clone()
-            # Looked at here: whatever a checkpoint does, it does in pages that it copies for that. While
-            # other threads run there may be more by the time of the fork.
-            children = _children(self.pid, self.ended)
-            self.alone = hidden and not children and _are_all({0, 1, 2, *self.kept})
-            if not self.alone and not force and (objection := _locks(self.kept)):
-                raise Unsound(objection)
-            missing = children if hidden else _threads() + quiesce.native() + children
-            if hidden:
-                pid, let_go = _clone_hidden(begin)
-            else:
-                pid, let_go = _fork_twice(begin, held if not force else None)
-        except OSError as error:
-            raise Unsound(f"the kernel could not be forked: {strerror(error.errno or 0)}") from None
+        objection, held = quiesce.refusal(), None
+        if objection is None and not _may_clone():
+            objection, held = quiesce.settle(shell, patient)
+        if objection and not force:
+            raise Unsound(objection)
+        # Handlers of libraries, which libc's fork calls, may wait for the thread that is in the way.
+        hidden = _may_clone() or objection is not None and quiesce.TID_ADDRESS is not None
+        # Looked at here: whatever a checkpoint does, it does in pages that it copies for that. While
+        # other threads run there may be more by the time of the fork.
+        children = _children(self.pid, self.ended)
+        self.alone = hidden and not objection and not children and _are_all({0, 1, 2, *self.kept})
+        if not self.alone and not force and (objection := _locks(self.kept)):
+            raise Unsound(objection)
+        if hidden:
+            missing = _threads() + (quiesce.native() if objection else []) + children
+            pid, let_go = _clone_hidden(begin)
+        else:
+            missing = _threads() + quiesce.native() + children
+            pid, let_go = _fork_twice(begin, held)
         if pid == 0:
             self.pid, self.current = None, False
             self.ended.clear()
             self.missing = missing + let_go
         return pid, hidden
+
+
+def _not_forked(error):
+    return f"the kernel could not be forked: {error.strerror}"
 
 
 def rehearse():

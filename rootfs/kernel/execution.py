@@ -1,13 +1,20 @@
 """One execution: its frames to the supervisor, and the limits on them."""
 
-import base64
+from binascii import b2a_base64
 
-from _sandcell import structured
+from _sandcell import structured, tracebacks
 from _sandcell.channel import MAX_FRAME_BYTES, are_read, encode
 from _sandcell.structured import MAX_INTEGER, MIN_INTEGER
 
 # Parsers stop at some depth (serde_json at 128); JSON nested deeper than this goes out as text.
 _MAX_DEPTH = 100
+
+# As the supervisor takes them: MIME types of one display, and bytes of their names.
+_MAX_BUNDLE_ENTRIES = 64
+_MAX_NAME_BYTES = 256
+
+# Of a text that is too long as a result, so many characters are shown.
+_KEPT_CHARACTERS = 2000
 
 # Longest that clear_output() waits until what came before it is read, and until it is.
 _CLEAR_SECONDS = 0.1
@@ -16,7 +23,7 @@ _CLEAR_SECONDS = 0.1
 class Execution:
     def __init__(self, channel, streams, interrupts, request):
         self.channel = channel
-        self.turns = streams.turns
+        self.turns, self.pipes = streams.turns, streams.copies
         # Whether somebody looks on, and so sees in which order things come.
         self.prompt = request["prompt"]
         self.interrupts = interrupts
@@ -25,6 +32,9 @@ class Execution:
         self.max_traceback_bytes = request["max_traceback_bytes"]
         self.max_files = request["max_files"]
         self.told_full = False
+        # Results that were left out, in whole or in part, and how long these parts were at least.
+        self.left_out = 0
+        self.left_out_bytes = 0
         self.closed = False
         # Whether its end follows the last that the user's code does, without much work between.
         self.ends_at_once = False
@@ -38,11 +48,15 @@ class Execution:
     def result(self, kind, data, metadata=None, display_id=None, last=False):
         """`last`: nothing but the execution's end comes after it, and that at once."""
         if self.told_full:
+            self._leave_out(data)
             return
         frame = {"type": "result", "id": self.id, "kind": kind}
         if display_id is not None:
             frame["display_id"] = str(display_id)
-        data = _jsonable_bundle(data)
+        whole, data = len(data), _jsonable_bundle(data)
+        if len(data) < whole:
+            self.left_out += 1
+            data = data or {"text/plain": "[left out: a MIME type with too long a name]"}
         payload = self._whole(frame, data, metadata)
         extras = structured.OPTIONAL & data.keys()
         if extras and (payload is None or len(payload) - _text_size(data) > structured.MAX_BYTES):
@@ -50,6 +64,7 @@ class Execution:
             data = {mime: data[mime] for mime in data if mime not in extras}
             payload = self._whole(frame, data, metadata)
         if payload is None:
+            self._leave_out(data)
             payload = encode(frame | {"data": self._instead_of(data)})
         self.result_bytes_left -= len(payload)
         self._take_turn()
@@ -62,6 +77,10 @@ class Execution:
         payload = encode(frame | {"data": data, "metadata": _jsonable(metadata or {})})
         return payload if len(payload) <= min(self.result_bytes_left, MAX_FRAME_BYTES) else None
 
+    def _leave_out(self, data):
+        self.left_out += 1
+        self.left_out_bytes += _text_size(data)
+
     def _instead_of(self, data):
         left_out = ", ".join(sorted(set(data) - {"text/plain"})) or "text/plain"
         note = f"[left out: {left_out}; the results of this execution are too large]"
@@ -70,6 +89,8 @@ class Execution:
                 and len(text) * 6 < min(self.result_bytes_left, 65536):
             return {"text/plain": f"{text}\n{note}"}
         self.told_full = self.result_bytes_left < 1024
+        if isinstance(text, str) and _KEPT_CHARACTERS * 6 < self.result_bytes_left - 1024:
+            note = f"{text[:_KEPT_CHARACTERS]}\n{note}"
         return {"text/plain": note}
 
     def clear_output(self, wait):
@@ -77,7 +98,7 @@ class Execution:
             return
         # Text has its own way to the supervisor. What was printed before must have arrived, and this
         # must have before more is printed: else that were cleared too.
-        fd, pipes = self.channel.fd, self.turns.pipes.values()
+        fd, pipes = self.channel.fd, self.pipes.values()
         are_read([fd], pipes, _CLEAR_SECONDS)
         self._send(encode({"type": "clear_output", "id": self.id, "wait": bool(wait)}))
         are_read([fd], [], _CLEAR_SECONDS)
@@ -87,11 +108,15 @@ class Execution:
         self._send(encode({"type": "error", "id": self.id, "name": name, "value": value,
                            "traceback": traceback}))
 
-    def done(self, execution_count, next_count, files, truncated, seen, disk_full, forks,
+    def done(self, execution_count, next_count, exit_code, files, truncated, seen, disk_full, forks,
              env_not_applied=()):
         frame = {"type": "done", "id": self.id, "execution_count": execution_count,
                  "next_count": next_count, "files_seen": seen, "disk_full": disk_full,
                  "forks": forks}
+        if exit_code is not None:
+            frame["exit_code"] = exit_code
+        if self.left_out:
+            frame |= {"results_left_out": self.left_out, "result_bytes_left_out": self.left_out_bytes}
         if env_not_applied:
             frame["env_not_applied"] = sorted(env_not_applied)
         payload = encode(frame | {"files": files, "files_truncated": truncated})
@@ -102,7 +127,7 @@ class Execution:
 
     def _take_turn(self):
         if self.prompt and self.channel.owned():
-            self.turns.show(self.channel.fd)
+            self.turns.show()
 
     def _send(self, payload, last=False, hold=False):
         if not self.channel.owned():
@@ -118,18 +143,36 @@ class Execution:
 
 
 def _text_size(data):
-    return sum(len(value) for value in data.values() if isinstance(value, str))
+    return sum(len(value) for value in data.values() if isinstance(value, (str, bytes)))
 
 
 def _jsonable_bundle(data):
     bundle = {}
     for mime, value in data.items():
+        mime = _text(mime)
+        if len(bundle) == _MAX_BUNDLE_ENTRIES or _is_too_long(mime):
+            continue
         if isinstance(value, (bytes, bytearray, memoryview)):
-            value = base64.b64encode(value).decode("ascii")
+            value = b2a_base64(value, newline=False).decode("ascii")
         elif not isinstance(value, (str, structured.Plain)):
-            value = _jsonable(value)
-        bundle[str(mime)] = value
+            given, value = value, _jsonable(value)
+            if value is None:  # NaN has no JSON
+                value = _text(given)
+        bundle[mime] = value
     return bundle
+
+
+def _is_too_long(mime):
+    return len(mime) > 40 and len(encode(mime)) > _MAX_NAME_BYTES
+
+
+def _text(value):
+    """`str()`, which is user code."""
+    try:
+        return str(value)
+    except Exception as error:
+        name, text, _ = tracebacks.describe(error, 2000)
+        return f"<{tracebacks.class_name(value)} object whose str raised {name}: {text}>"
 
 
 def _jsonable(value):
@@ -178,7 +221,7 @@ def _nearest(value, depth):
     if depth >= _MAX_DEPTH:
         return "..."
     if isinstance(value, dict):
-        return {str(key): _nearest(item, depth + 1) for key, item in value.items()}
+        return {_text(key): _nearest(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_nearest(item, depth + 1) for item in value]
-    return str(value)
+    return _text(value)

@@ -12,6 +12,7 @@ import sys
 # Modules whose hooks can wait, as read in their sources (CPython 3.13, IPython 9, matplotlib 3.10).
 # What others register runs at every fork. So do those of `threading`: it notes the new thread's id.
 _CAN_WAIT = {
+    "_sandcell.byvalue",  # renews a lock
     "asyncio.events",  # forgets a running loop
     "concurrent.futures.thread",  # releases a lock, forgets threads
     "logging",  # releases locks

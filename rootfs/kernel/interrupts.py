@@ -6,27 +6,31 @@ the kernel itself works or waits, the main thread blocks every signal. What is p
 execution starts is swallowed; what comes once `started` was sent interrupts it.
 """
 
-import signal
-import threading
-# The signal module's own wrapper turns each number into an enum member: 30 microseconds.
-from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask
+# The signal module's own wrappers turn each number into an enum member: 30 microseconds.
+from _signal import (SIG_BLOCK, SIG_SETMASK, SIGINT, getsignal, pthread_sigmask, signal,
+                     valid_signals)
+from _thread import get_ident
 
-_EVERY_SIGNAL = frozenset(map(int, signal.valid_signals()))
+_EVERY_SIGNAL = frozenset(map(int, valid_signals()))
 
 
 class Interrupts:
     def __init__(self):
         self.running = False
-        self.main_thread = threading.get_ident()
+        # Whether to interrupt what runs, where that is not certain.
+        self.wanted = None
+        self.main_thread = get_ident()
+        # One object, to be compared without asking what user code has put in its place.
+        self.handler = self.handle
 
     def handle(self, number, frame):
-        if self.running:
+        if self.running and (self.wanted is None or self.wanted()):
             raise KeyboardInterrupt
 
     def arm(self):
         """User code may have taken SIGINT for itself; that ends with the execution."""
-        if signal.getsignal(signal.SIGINT) != self.handle:
-            signal.signal(signal.SIGINT, self.handle)
+        if getsignal(SIGINT) is not self.handler:
+            signal(SIGINT, self.handler)
 
     def hold(self):
         """Blocks signals on the main thread, for as long as it takes handlers to stop raising."""
@@ -77,7 +81,7 @@ class _Held:
     def __enter__(self):
         # Where no user code runs they are held back already.
         self.main = (self.interrupts.running
-                     and threading.get_ident() == self.interrupts.main_thread)
+                     and get_ident() == self.interrupts.main_thread)
         if self.main:
             self.before = pthread_sigmask(SIG_BLOCK, _EVERY_SIGNAL)
 

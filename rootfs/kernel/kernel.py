@@ -2,18 +2,21 @@
 
 import builtins
 import faulthandler
+import functools
 import getpass
 import os
+import signal
 import sys
 from itertools import islice
 from math import inf
 from time import monotonic
 
-from _sandcell import (commands, environment, figures, files, imports, lockdown, renew, shell, spawning,
-                       stdin, streams, tracebacks, warm)
+from _sandcell import (commands, environment, figures, files, imports, lockdown, renew, shell, sources,
+                       spawning, stdin, streams, tracebacks, warm)
 from _sandcell.channel import Channel, encode
 from _sandcell.checkpoints import Checkpoints
 from _sandcell.execution import Execution
+from _sandcell.guard import Guard
 from _sandcell.interrupts import Interrupts
 
 # What programs that the code starts, and libraries that it imports, should find set.
@@ -28,6 +31,9 @@ ENVIRONMENT = {
 # at once: it is forked while he reads his answer.
 CHECKPOINT_DELAY_MS = 5
 
+# Of what a callback raises while no execution runs.
+_MAX_LATE_TRACEBACK_BYTES = 65536
+
 # To look at so many files takes a tenth of a millisecond.
 FEW_FILES = 20
 
@@ -41,15 +47,18 @@ class Kernel:
         self.told_checkpoint = None
         # Whether the last request came within the delay of the answer before it.
         self.hurried = False
+        # Whether a callback of an event loop kept the kernel from a request until its time was up.
+        self.overdue = False
         # How many directories the import system knew when user code began.
         self.finders_of_base = sys.maxsize
         # Variables of the execution that runs, where it has any.
         self.change = None
         self.interrupts = Interrupts()
         self.streams = streams.Streams()
-        self.shell = shell.make()
+        self.guard = Guard()
+        self.shell = shell.make(self.guard)
         imports.watch("matplotlib.pyplot", figures.install)
-        imports.watch("multiprocessing.spawn", spawning.install)
+        spawning.install()
         # A crash in C prints where Python was, on descriptor 2, before the signal ends the process.
         faulthandler.enable(2)
         # Scripts find their data beside `__file__`. Not a global of `__main__`: multiprocessing would
@@ -58,9 +67,22 @@ class Kernel:
         builtins.input = stdin.ask
         getpass.getpass = stdin.ask_secret
         os.system = commands.system
+        signal.signal = self.noting_signals(signal.signal)
         environment.see_limits()
         sys.breakpointhook = _no_breakpoint
+        sources.install(self.shell)
+        # Byte code is taken for that of a source with the same size and time in whole seconds. A module
+        # that is written twice in a second would stay as it was first; installers compile theirs.
+        sys.dont_write_bytecode = True
         sys.argv = [""]
+
+    def noting_signals(self, plain):
+        @functools.wraps(plain)
+        def set_handler(signalnum, handler):
+            if callable(handler) and handler != self.interrupts.handle:
+                self.streams.note_signals()
+            return plain(signalnum, handler)
+        return set_handler
 
     def take_environment(self, variables):
         """In the zygote, once its own variables have done their work: those of every kernel."""
@@ -72,6 +94,7 @@ class Kernel:
         self.finders_of_base = len(sys.path_importer_cache)
         self.shell.user_ns["_dh"][:] = [lockdown.HOME]
         self.channel = Channel(plan.control)
+        self.shell.loops.take_over()
         self.streams.copies.update({1: plan.stdout, 2: plan.stderr})
         self.checkpoints.begin(plan)
         self.tell({"type": "ready"})
@@ -80,7 +103,7 @@ class Kernel:
     def obey(self):
         """Does what it is asked for, until the other end is closed."""
         answered = -inf
-        while (message := self.channel.receive()) is not None:
+        while (message := self.next_message()) is not None:
             if message["type"] == "execute":
                 self.hurried = monotonic() - answered < CHECKPOINT_DELAY_MS / 1000
                 answered = self.execute_restorably(message)
@@ -94,6 +117,34 @@ class Kernel:
                 self.branch(message, self.channel.take_descriptors())
             elif message["type"] == "rehearse":
                 warm.converse(self)
+
+    def next_message(self):
+        """Waits for it. Meanwhile event loops go on, and what user code has replaced is in place for them and
+        for threads."""
+        loops = self.shell.loops.all()
+        turn = self.guard.enter() if loops or self.guard.replaced else 0
+        if loops:
+            self.interrupts.wanted = self.channel.is_waiting
+            try:
+                self.shell.loops.go_on(self.channel, self.run_between)
+            except Exception:
+                pass  # a loop, a policy or a clock of user code that is none: the loops stand still
+            self.interrupts.wanted = None
+        message = self.channel.receive()
+        self.guard.leave(turn)
+        return message
+
+    def run_between(self, function, *args):
+        """Runs user code while no execution does. Returns what it raised."""
+        self.checkpoints.current = False
+        _, raised = self.interrupts.run(function, *args)
+        if isinstance(raised, KeyboardInterrupt) and self.channel.is_waiting():
+            self.overdue = True
+        elif raised is not None:
+            turn = self.guard.suspend()
+            print(self.describe(raised, _MAX_LATE_TRACEBACK_BYTES)[2], file=sys.stderr)
+            self.guard.resume(turn)
+        return raised
 
     def tell(self, frame):
         with self.channel.lock:
@@ -117,12 +168,17 @@ class Kernel:
         """True in the checkpoint, when it has become the kernel."""
         try:
             objection = self.checkpoints.objection(message["restore"], message["memory_bytes"])
-        except OSError as error:  # user code has taken every descriptor, say
-            objection = f"the kernel could not look at its memory: {error.strerror}"
+        except Exception as error:  # user code has taken every descriptor, say
+            objection = f"the kernel could not look at its memory: {error}"
         if objection:
             self.checkpoints.drop()
         else:
-            awake, objection = self.checkpoints.take(self.shell)
+            try:
+                awake, objection = self.checkpoints.take(self.shell)
+            except Exception as error:  # an audit hook of user code forbids what it takes
+                if not self.channel.owned():
+                    os._exit(70)
+                awake, objection = False, f"the kernel could not be forked: {error}"
             if awake:
                 self.go_on()
                 return True
@@ -134,11 +190,11 @@ class Kernel:
 
     def branch(self, message, descriptors):
         """Forks a kernel with the same variables that speaks over descriptors of its own."""
-        pid, objection = self.checkpoints.branch(self.shell, message["force"])
+        pid, objection, unsound = self.checkpoints.branch(self.shell, message["force"])
         if pid != 0:
             for descriptor in descriptors:
                 os.close(descriptor)
-            self.tell({"type": "branched", "pid": pid, "objection": objection})
+            self.tell({"type": "branched", "pid": pid, "objection": objection, "unsound": unsound})
             return
         for theirs, ours in zip(self.checkpoints.kept, descriptors, strict=True):
             os.dup2(ours, theirs, inheritable=False)
@@ -152,10 +208,10 @@ class Kernel:
         """In a fork that has become a kernel."""
         self.interrupts.hold()
         self.channel.take_over()
-        self.streams.renew()
         missing = self.checkpoints.missing
         if not self.checkpoints.alone:
-            missing = missing + renew.everything(self.shell)
+            missing = renew.everything(self.shell) + missing
+        self.shell.loops.take_over()
         self.tell({"type": "restored", "missing": missing})
 
     def enter(self, directory):
@@ -169,13 +225,14 @@ class Kernel:
 
     def execute(self, request):
         execution = Execution(self.channel, self.streams, self.interrupts, request)
+        self.streams.watch(request["prompt"], execution.id)
         self.streams.restore(request.get("stdin"))
         count = self.shell.execution_count
         self.interrupts.forget()
-        stay_somewhere()
+        attempt(stay_somewhere)
         execution.started(count)
         home = lockdown.HOME if request["look_at_files"] else None
-        before = files.Snapshot(home)
+        before = look_at(home)
         execution.ends_at_once = len(before.files) <= FEW_FILES
         self.look_again_for_modules()
         self.change = environment.Change(request["env"]) if request["env"] else None
@@ -185,15 +242,22 @@ class Kernel:
         self.tidy()
         if not self.channel.owned():
             self.end_forked_child(error)
+        exit_code = None
         if error is not None:
-            execution.error(*self.describe(error, execution.max_traceback_bytes))
+            exit_code, said = tracebacks.exit_status(error)
+            described = self.describe(error, execution.max_traceback_bytes)
+            if said:
+                self.say(described[1])
+            if exit_code != 0:
+                execution.error(*described)
         self.streams.flush()
-        after = files.Snapshot(home)
+        self.streams.watch(False)
+        after = look_at(home)
         changed, truncated = files.changes(before, after, execution.max_files)
         forks = self.hurried and request["restore"] != "never"
         if forks:
             self.told_checkpoint = None
-        execution.done(count, self.shell.execution_count, changed, truncated, len(after.files),
+        execution.done(count, self.shell.execution_count, exit_code, changed, truncated, len(after.files),
                        files.is_full(lockdown.HOME, error), forks,
                        self.change.not_applied if self.change else ())
 
@@ -213,6 +277,7 @@ class Kernel:
         for shown in late:
             execution.result(*shown)
         returned, raised = self.interrupts.run(self.run_code, request)
+        self.guard.settle()
         error = raised or returned
         if error is None and execution.shown:
             error = execution.shown[0]
@@ -224,6 +289,9 @@ class Kernel:
 
     def run_code(self, request):
         """Runs as user code: may be interrupted anywhere."""
+        overdue, self.overdue = self.overdue, False
+        if overdue:
+            raise KeyboardInterrupt("a callback of an asyncio event loop did not end before this could begin")
         if self.change:
             self.change.apply()
         error = self.shell.run(request["code"])
@@ -242,34 +310,54 @@ class Kernel:
             described = name, "", f"{name} (no traceback: {instead} in its place)"
         return described
 
+    def say(self, text):
+        """On stderr, as Python does with what code exits with."""
+        self.interrupts.run(lambda: print(text, file=sys.stderr))
+
     def tidy(self):
         """Takes back what must not outlast an execution."""
-        sys.settrace(None)
-        sys.setprofile(None)
+        attempt(sys.settrace, None)
+        attempt(sys.setprofile, None)
         if sys.getrecursionlimit() < 500:
             sys.setrecursionlimit(1000)
         if self.change:
-            self.change.undo()
+            attempt(self.change.undo)
 
     def end_forked_child(self, error):
         """`os.fork()` in user code: the child got to the end of the code that the parent runs on."""
         code = 0
         try:
-            if isinstance(error, SystemExit):
-                code = error.code if isinstance(error.code, int) else int(error.code is not None)
-            elif error is not None:
-                code = 1
-                print(tracebacks.describe(error, 65536)[2], file=sys.stderr)
+            if error is not None:
+                code, said = tracebacks.exit_status(error)
+                if code is None or said:
+                    code = 1
+                    print(tracebacks.describe(error, 65536)[1 if said else 2], file=sys.stderr)
             self.streams.flush()
         finally:
             os._exit(code & 0xFF)
+
+
+def attempt(function, *args):
+    """None where an audit hook of user code, which nothing can take away, does not let it be done."""
+    try:
+        return function(*args)
+    except Exception:
+        return None
+
+
+def look_at(directory):
+    found = attempt(files.Snapshot, directory)
+    if found is None:
+        found = files.Snapshot(None)
+        found.complete = False
+    return found
 
 
 def stay_somewhere():
     """The working directory may have been deleted, which makes the oddest calls fail."""
     try:
         os.getcwd()
-    except FileNotFoundError:
+    except OSError:
         os.chdir(lockdown.HOME)
 
 

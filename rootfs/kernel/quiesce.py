@@ -25,6 +25,7 @@ import struct
 import sys
 import threading
 from posix import getpid, listdir, open as open_fd, close, pread, read, stat
+from sys import modules
 from time import monotonic, sleep
 
 # Longest that a fork waits for other threads, in seconds.
@@ -35,19 +36,20 @@ _OMP_PAUSE_SOFT = 1
 
 # Libraries whose threads may run while the kernel is forked by libc: they register handlers that make their
 # pools anew in the child, as read in their sources (Arrow 20: cpp/src/arrow/util/atfork_internal.cc;
-# LLVM 19: openmp/runtime/src/z_Linux_util.cpp).
+# LLVM 19: openmp/runtime/src/z_Linux_util.cpp); numexpr 2 starts its threads anew under another process id
+# (numexpr/interpreter.cpp).
 # OpenBLAS ends its threads in one, too, where it hides the function that does.
-_PREPARED = ("libarrow", "libomp", "libiomp5", "libopenblas", "libscipy_openblas")
-# Ended before the fork; a name here that is left then is of another thread's pool.
+_PREPARED = re.compile(r"(^|/)(libarrow|libomp|libiomp5|lib[^/]*openblas|numexpr/)")
+# Ended before the fork. Where one is left then, it is of another thread's pool.
 _OPENMP = re.compile(r"/libgomp[^/]*$")
 _OPENBLAS = re.compile(r"/lib[^/]*openblas[^/]*$")
-# Whose code is at the bottom of every stack, and in every wait.
-_OF_ALL = re.compile(r"/(libc|libpthread|ld-linux[^/]*|libstdc\+\+|libgcc_s|libm)[.-][^/]*$|^\[")
+# Whose code every stack and every thread's own variables name.
+_OF_ALL = re.compile(r"/(libc|libpthread|ld-linux[^/]*|libstdc\+\+|libgcc_s|libm)[.-][^/]*$|/python3[.\d]*$|^\[")
 
 _OPENBLAS_END = "blas_thread_shutdown_"
 _SHT_SYMTAB = 2
 
-_STACK_BYTES = 16384
+_STACK_BYTES = 65536
 _WORD_BYTES = 8
 
 _LOCK = type(_thread.allocate_lock())
@@ -73,6 +75,15 @@ TID_ADDRESS = _find_tid_address()
 
 # Locks that were there before user code ran; the collector does not list them any more.
 _base = []
+# Modules of libraries that know by their process id that they have been forked and end the process then, or
+# whose state cannot be made anew: what says that they are in use, and their name.
+_REFUSED = {
+    # OpenMP's layer calls abort() in a fork (numba/np/ufunc/omppool.cpp), with or without threads.
+    "numba.np.ufunc.parallel": (lambda module: module._is_initialized, "numba, whose parallel threads have been used,"),
+    # libuv's loop keeps its descriptors to itself.
+    "uvloop.loop": (lambda module: any(isinstance(item, module.Loop) and not item.is_closed()
+                                       for item in gc.get_objects()), "uvloop, which has an event loop,"),
+}
 # Where a buffered file object notes which thread is in it, in bytes from its address; None where unknown.
 _busy_offset = None
 # Pausing and ending functions of the runtimes seen so far, by path.
@@ -96,20 +107,30 @@ def count():
     return stat("/proc/self/task").st_nlink - 2
 
 
-def settle(shell):
-    """Brings other threads to rest. Gives what must not be (for people) or None, and what the copy must
-    find at rest too, for `broken`."""
+def refusal():
+    """Why a library that is in use cannot be copied, threads or not; None where there is none."""
+    for name, (is_used, library) in _REFUSED.items():
+        module = modules.get(name)
+        if module is not None and is_used(module):
+            return f"{library} cannot go on in a copy of its process"
+    return None
+
+
+def settle(shell, patient):
+    """Brings other threads to rest. Gives what is in the way (for people) or None, and what the copy must
+    find at rest too. Who is not `patient` does not wait for what was in the way last time."""
     global _last_objection
     deadline = monotonic() + SECONDS
-    held = _Held()
-    _end_script_loop(shell, held)
-    _end_runtimes()
     while True:
-        objection = None
-        if count() > 1:
-            held = _Held()
-            objection = held.objection() or _of_threads()
-        if objection is None or objection == _last_objection or monotonic() > deadline:
+        held = _Held()
+        _end_script_loop(shell, held)
+        objection = held.objection() or _of_python_threads()
+        if objection is None:
+            # Now that no thread is within them.
+            _end_runtimes()
+            objection = _of_native_threads()
+        known = objection == _last_objection and not patient
+        if objection is None or known or monotonic() > deadline:
             _last_objection = objection
             return objection, held
         sleep(_PAUSE_SECONDS)
@@ -127,19 +148,23 @@ def native():
             for library, tids in names.items()]
 
 
-def _of_threads():
-    """Why a thread is in the way of a fork, or None."""
-    known = _python_threads()
-    for tid, name in known.items():
+def _of_python_threads():
+    """Why a thread of Python's is in the way of a fork, or None. One that runs although the interpreter's
+    lock is held here is within a library."""
+    for tid, name in _python_threads().items():
         if _is_running(tid):
             return f"the thread {name!r} runs code outside of Python"
+    return None
+
+
+def _of_native_threads():
+    """Why a thread that Python does not know is in the way of a fork, or None."""
     maps = None
-    for tid in _others(known):
+    for tid in _others(_python_threads()):
         maps = maps or _Maps()
         library = maps.library_of(tid)
-        if not library.startswith(_PREPARED):
-            return (f"a thread of {library} runs, and a copy of the process would not have it: "
-                    "what uses that library could wait for it for ever")
+        if not _PREPARED.search(library):
+            return f"a thread of {library} runs, which a copy of the process would not have"
     return None
 
 
@@ -250,12 +275,26 @@ def _end_script_loop(shell, held):
 
 
 def _end_runtimes():
-    """Worker threads of OpenMP and of OpenBLAS, which start them again when they are needed."""
+    """Ends the worker threads of OpenMP and of OpenBLAS, which start them again when they are needed. No other
+    thread may be within them: it would wait for a worker that is gone."""
+    if "cv2" in modules:
+        _end_opencv(modules["cv2"])
     if not _are_ended():
         for path in _Maps().libraries:
             if path not in _ending:
                 _ending[path] = _ending_function(path)
         _are_ended()
+
+
+def _end_opencv(cv2):
+    """OpenCV ends its threads when it is told to use one, and starts them again when it needs them."""
+    try:
+        number = cv2.getNumThreads()
+        if number > 1:
+            cv2.setNumThreads(1)
+            cv2.setNumThreads(number)
+    except Exception:
+        pass  # it may be half imported; its threads are then in the way
 
 
 def _are_ended():
@@ -274,11 +313,12 @@ def _are_ended():
 def _ending_function(path):
     try:
         if _OPENMP.search(path):
-            pause = ctypes.CDLL(path).omp_pause_resource_all
+            # PyDLL: the interpreter's lock is held, so that no thread gets there meanwhile.
+            pause = ctypes.PyDLL(path).omp_pause_resource_all
             return lambda: pause(_OMP_PAUSE_SOFT)
         if _OPENBLAS.search(path):
             try:
-                return ctypes.CDLL(path)[_OPENBLAS_END]
+                return ctypes.PyDLL(path)[_OPENBLAS_END]
             except AttributeError:
                 return _hidden_function(path, _OPENBLAS_END)
     except (OSError, AttributeError):
@@ -307,7 +347,7 @@ def _hidden_function(path, name):
             wanted = names.find(b"\0" + name.encode() + b"\0") + 1
             for symbol in struct.iter_unpack("<IBBHQQ", at(start, length)):
                 if wanted and symbol[0] == wanted and symbol[4]:
-                    return ctypes.CFUNCTYPE(ctypes.c_int)(base + symbol[4])
+                    return ctypes.PYFUNCTYPE(ctypes.c_int)(base + symbol[4])
     return None
 
 
@@ -322,23 +362,25 @@ def _all_mappings():
 def _lines():
     with io.FileIO("/proc/self/maps") as file:
         text = file.readall().decode("utf-8", "surrogateescape")
-    return [fields for fields in (line.split(None, 5) for line in text.splitlines()) if len(fields) == 6]
+    return [(line + " ").split(" ", 5)[:5] + [line[73:]] for line in text.splitlines()]
 
 
 class _Maps:
     """Executable mappings of this process."""
 
     def __init__(self):
-        self.code = []
+        self.code, self.ends = [], []
         for fields in _lines():
+            start, end = (int(part, 16) for part in fields[0].split("-"))
             if "x" in fields[1]:
-                start, end = (int(part, 16) for part in fields[0].split("-"))
                 self.code.append((start, end, fields[5]))
+            elif fields[5] == "":
+                self.ends.append((start, end))
         self.libraries = sorted({path for _, _, path in self.code if path.startswith("/")})
 
     def library_of(self, tid):
-        """File name of the library whose code a waiting thread is in: the first on its stack that is not
-        the C library's. The thread's own name where it cannot be told."""
+        """File name (with its package) of the library whose function a waiting thread was started with, or the thread's own name
+        where that cannot be told."""
         try:
             name = _read(f"/proc/self/task/{tid}/comm", 64).decode("utf-8", "replace").strip()
             # Number and arguments of the system call, stack pointer, program counter
@@ -346,19 +388,37 @@ class _Maps:
             fields = _read(f"/proc/self/task/{tid}/syscall", 256).split()
             if len(fields) < 9:
                 return f"another library (thread {name!r})"
-            stack = self._stack_at(int(fields[7], 16))
+            address, stack = self._stack_from(int(fields[7], 16))
         except OSError:
             return "another library"
-        for word, in struct.iter_unpack("=Q", stack[:len(stack) & -_WORD_BYTES]):
-            for start, end, path in self.code:
-                if start <= word < end and not _OF_ALL.search(path):
-                    return path.rpartition("/")[2]
-        return f"another library (thread {name!r})"
+        words = [word for word, in struct.iter_unpack("=Q", stack[:len(stack) & -_WORD_BYTES])]
+        below, starter = [], None
+        for place, word in enumerate(words[:-2]):
+            # glibc's descriptor of a thread (struct pthread) begins with its own address, twice.
+            if word == address + place * _WORD_BYTES == words[place + 2]:
+                starter = next(filter(None, map(self._path_of, words[place + 3:])), None)
+                break
+            if path := self._path_of(word):
+                below.append(path)
+        if starter and _OF_ALL.search(starter):
+            # std::thread's own function: whose function that calls lies on the stack.
+            starter = next((path for path in reversed(below) if not _OF_ALL.search(path)), None)
+        if starter is None:
+            return f"another library (thread {name!r})"
+        # `numexpr/interpreter.so` says more than `interpreter.so`.
+        _, packages, inner = starter.partition("/site-packages/")
+        return inner if packages else starter.rpartition("/")[2]
 
-    def _stack_at(self, address):
+    def _path_of(self, address):
+        return next((path for start, end, path in self.code if start <= address < end), None)
+
+    def _stack_from(self, pointer):
+        """Address and content of the end of a stack, with libc's descriptor of the thread above it."""
+        end = next((end for start, end in self.ends if start <= pointer < end), pointer + _STACK_BYTES)
+        start = max(pointer, end - _STACK_BYTES) & -_WORD_BYTES
         memory = open_fd("/proc/self/mem", 0o2000000)
         try:
-            return pread(memory, _STACK_BYTES, address)
+            return start, pread(memory, end - start, start)
         finally:
             close(memory)
 

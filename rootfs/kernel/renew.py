@@ -9,7 +9,6 @@ descriptors which the copy does not have.
 | resource tracker, fork server, loky's shared executor | started anew when they are needed |
 | event loops | empty: work; tasks of before are cancelled with a reason |
 | IPython's `%%bash` and the like | their loop is made anew |
-| standard streams | their locks are new |
 
 Libraries are looked at only if the code has imported them.
 """
@@ -122,8 +121,9 @@ def _process_pools(by_type, shell):
     if module is None:
         return
     for pool in by_type.of(module.ProcessPoolExecutor):
-        if pool._executor_manager_thread is None or pool._shutdown_thread:
+        if pool._shutdown_thread:
             continue
+        # Also one without processes: its queues are pipes, which a copy lets go of.
         module.ProcessPoolExecutor.__init__(
             pool, pool._max_workers, pool._mp_context, pool._initializer, pool._initargs,
             max_tasks_per_child=pool._max_tasks_per_child)
@@ -134,6 +134,9 @@ def _multiprocessing(by_type, shell):
         for pool in by_type.of(module.Pool):
             if pool._state != module.TERMINATE:
                 _break_pool(module, pool)
+    if module := sys.modules.get("multiprocessing.util"):
+        # Proxies of managers and queues that are bound to a process, as in a child that multiprocessing forks.
+        module._run_after_forkers()
     if module := sys.modules.get("multiprocessing.process"):
         module._children.clear()
         for process in by_type.of(module.BaseProcess):

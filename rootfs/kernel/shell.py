@@ -2,13 +2,16 @@
 
 import ast
 import asyncio
+import builtins
 import codeop
 import dis
 import io
 import os
 import re
 import sys
-import threading
+from _thread import get_ident
+from asyncio.events import _get_running_loop
+from posix import close, getpid
 
 from IPython.core.autocall import ExitAutocall, IPyAutocall
 from IPython.core.compilerop import CachingCompiler
@@ -22,7 +25,8 @@ from IPython.utils.text import LSString, SList
 from traitlets import Type, default
 from traitlets.config import Config
 
-from _sandcell import commands, figures, structured
+from _sandcell import commands, figures, stdin, structured, tracebacks
+from _sandcell.loops import Loops
 
 
 # Code without any of these is what it looks like (IPython 9: core/inputtransformer2.py): escapes and help,
@@ -33,12 +37,15 @@ _MAYBE_MAGIC = re.compile(r"[%!?\r\v\f\x1c-\x1e\x85\u2028\u2029]|\A(?:\s|\Z)"
 _DISPLAY = dis.opmap["CALL_INTRINSIC_1"]
 # Runs where code that runs has IPython run more: no code at all.
 _NESTED = object()
+# Take the name of a script, or else read it from standard input.
+_SHELLS = ("bash", "sh")
 _FIRST_WORD = re.compile(r"[\w.*]*")
 
 # Displays of threads that outlive their execution, kept for the next one; the rest is dropped.
 MAX_LATE = 20
 
 _create_task = asyncio.create_task
+_wait = asyncio.wait
 
 
 class Compiler(CachingCompiler):
@@ -64,6 +71,15 @@ class Compiler(CachingCompiler):
 class ResultHook(DisplayHook):
     """`sys.displayhook`: the value of the last expression becomes a result."""
 
+    guard = None
+
+    def __call__(self, result=None):
+        turn = self.guard.suspend()
+        try:
+            super().__call__(result)
+        finally:
+            self.guard.resume(turn)
+
     def quiet(self):
         # IPython tokenizes the whole code to see whether a `;` ends it.
         code = self.shell.history_manager.input_hist_parsed[-1]
@@ -78,8 +94,9 @@ class ResultHook(DisplayHook):
 
     def write_format_data(self, format_dict, md_dict=None):
         if execution := self.shell.execution:
-            # Of the code that calls `sys.displayhook`, by way of ours; a thread may begin with it.
-            frame = sys._getframe(1).f_back
+            # Of the code that calls `sys.displayhook`, by way of our hook and IPython's; a thread may begin
+            # with it.
+            frame = sys._getframe(2).f_back
             last = execution.ends_at_once and frame is not None and self.shell.ends_with(frame)
             execution.result("execute_result", format_dict, md_dict, last=last)
 
@@ -119,14 +136,34 @@ class Formatter(DisplayFormatter):
 
     def format(self, obj, include=None, exclude=None):
         if type(obj) in PLAIN and not include and not exclude and not self.knows(obj):
-            return {"text/plain": self.formatters["text/plain"](obj)}, {}
+            text = self.formatters["text/plain"](obj)
+            return {"text/plain": self.instead_of(obj) if text is None else text}, {}
         figures.note_displayed(obj)
-        data, metadata = super().format(obj, include, exclude)
+        self.parent.failed_format = None
+        try:
+            data, metadata = super().format(obj, include, exclude)
+        except Exception:  # of IPython, over a bundle that is none
+            self.parent.showtraceback()
+            data, metadata = {}, {}
+        some = {mime: value for mime, value in data.items() if value is not None}
+        if data and not some:
+            some = {"text/plain": self.formatters["text/plain"](obj) or object.__repr__(obj)}
+        data = some
+        if not data and self.parent.failed_format is not None:
+            data = {"text/plain": self.instead_of(obj)}
         if "image/png" in data:
             data.pop("image/jpeg", None)  # Pillow gives every picture as both
         if data and include is None:
             data |= structured.of(obj)
         return data, metadata
+
+    def instead_of(self, obj):
+        """Text for an object that has none: what its formatter raised, which IPython has shown."""
+        error, self.parent.failed_format = self.parent.failed_format, None
+        if error is None:
+            return object.__repr__(obj)
+        name, value, _ = tracebacks.describe(error, 2000)
+        return f"<{tracebacks.class_name(obj)} object whose repr raised {name}: {value}>"
 
     def knows(self, obj):
         """Whether something is registered that shows this object as more than its text."""
@@ -166,11 +203,14 @@ class Shell(InteractiveShell):
 
     # The execution that runs now; what is displayed belongs to it.
     execution = None
-    loop = None
     # What of it runs now; not what that runs through IPython in turn.
     running_code = None
+    # What was shown last while an object was formatted.
+    failed_format = None
 
-    def __init__(self, **kwargs):
+    def __init__(self, guard, **kwargs):
+        self.guard = ResultHook.guard = guard
+        self.loops = Loops()
         self.late = []
         super().__init__(**kwargs)
         cleanups = self.input_transformer_manager.cleanup_transforms
@@ -212,6 +252,8 @@ class Shell(InteractiveShell):
         self.user_ns["_oh"] = history.output_hist
         self.user_ns["_dh"] = history.dir_hist
         self.user_ns["get_ipython"] = self.get_ipython
+        # Without it, code would get the kernel's own builtins.
+        self.user_ns.setdefault("__builtins__", builtins)
 
     def init_hooks(self):
         super().init_hooks()
@@ -243,7 +285,8 @@ class Shell(InteractiveShell):
             result = self._run_in_loop(coroutine)
         else:
             result = _run_without_loop(coroutine)
-            self._begin_tasks()
+            if self.loops.all():
+                self._begin_tasks()
         # run_cell fires these, run_cell_async does not.
         self.events.trigger("post_execute")
         self.events.trigger("post_run_cell", result)
@@ -285,7 +328,7 @@ class Shell(InteractiveShell):
         return (code is self.running_code and code.co_code[frame.f_lasti] == _DISPLAY
                 and type(sys.stdout) is type(sys.stderr) is io.TextIOWrapper
                 and self.ast_node_interactivity in ("last_expr", "last_expr_or_assign")
-                and self.loop is None and not figures.are_open()
+                and not self.loops.all() and not figures.are_open()
                 and self._followers() == self.own_followers)
 
     def _followers(self):
@@ -302,12 +345,14 @@ class Shell(InteractiveShell):
         """As IPython's, but every exception is an outcome, SystemExit too, and none is printed."""
         outer = self.running_code
         self.running_code = code_obj if outer is None else _NESTED
+        turn = self.guard.enter()
         try:
             if async_:
                 await eval(code_obj, self.user_global_ns, self.user_ns)
             else:
                 exec(code_obj, self.user_global_ns, self.user_ns)
         except BaseException as error:
+            self.guard.leave(turn)
             if result is not None:
                 result.error_in_exec = error
             if self.custom_exceptions and isinstance(error, self.custom_exceptions):
@@ -316,37 +361,35 @@ class Shell(InteractiveShell):
                 self.showtraceback()
             return True
         finally:
+            self.guard.leave(turn)
             self.running_code = outer
         return False
 
     def create_task(self, coro, **options):
         """`asyncio.create_task` in code that does not await: of the loop that later code awaits in."""
-        if asyncio._get_running_loop() is None and threading.current_thread() is threading.main_thread():
-            return self._ready_loop().create_task(coro, **options)
+        if _get_running_loop() is None and get_ident() == self.loops.main_thread:
+            return self.loops.ready().create_task(coro, **options)
         return _create_task(coro, **options)
 
-    def _ready_loop(self):
-        # One loop for the kernel's life, so that what one execution starts the next can await. It is
-        # made here and not in the zygote: kernels would share its epoll descriptor.
-        if self.loop is None or self.loop.is_closed():
-            self.loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self.loop)
-        return self.loop
-
     def _begin_tasks(self):
-        """What the code has left to the loop goes on until it waits, as when code awaits."""
-        if self.loop is not None and not self.loop.is_closed() and asyncio.all_tasks(self.loop):
-            self.loop.run_until_complete(asyncio.sleep(0))
+        turn = self.guard.enter()
+        try:
+            self.loops.begin_tasks()
+        except Exception:
+            pass  # of a loop that user code has broken; tasks keep their own
+        finally:
+            self.guard.leave(turn)
 
     def _run_in_loop(self, coroutine):
-        task = self._ready_loop().create_task(coroutine)
+        loop = self.loops.ready()
+        task = loop.create_task(coroutine)
         try:
-            return self.loop.run_until_complete(task)
+            return loop.run_until_complete(task)
         except KeyboardInterrupt as interrupt:
             if not task.done():
                 # The loop was waiting. Let the code's own clean-up run, and see where it waited.
                 task.cancel()
-                self.loop.run_until_complete(asyncio.wait([task], timeout=1))
+                loop.run_until_complete(_wait([task], timeout=1))
                 if task.done() and not task.cancelled() and not task.exception():
                     waited = task.result().error_in_exec
                     if waited is not None:
@@ -361,6 +404,7 @@ class Shell(InteractiveShell):
         except ValueError:
             print("No traceback available to show.", file=sys.stderr)
             return
+        self.failed_format = value
         if self.execution is not None:
             self.execution.shown.append(value)
 
@@ -394,6 +438,31 @@ class Shell(InteractiveShell):
 
     system_piped = system_raw = system
 
+    def run_cell_magic(self, magic_name, line, cell):
+        if magic_name == "script":
+            first, _, rest = line.strip().partition(" ")
+            if first in _SHELLS:
+                magic_name, line = first, rest
+        if magic_name in _SHELLS and stdin.is_given() and "--bg" not in line:
+            return self._run_script(magic_name, line, cell)
+        return super().run_cell_magic(magic_name, line, cell)
+
+    def _run_script(self, program, line, cell):
+        """`%%bash` gives the shell its script as standard input. Where the execution has an input, that is
+        for what the script runs, and the script is a file."""
+        script = stdin.memory_file("script", cell.encode("utf-8", "surrogateescape"))
+        given = stdin.memory_file("stdin", stdin.rest())
+        try:
+            path, input_path = (f"/proc/{getpid()}/fd/{number}" for number in (script, given))
+            # `-s` says that arguments follow, and no file.
+            line, named = re.subn(r"(?:^|(?<=\s))-s(?=\s|$)", path, line, count=1)
+            arguments = line if named else f"{line} {path}"
+            line = f"""-c 'exec {program} "$@" <{input_path}' {program} {arguments}"""
+            return super().run_cell_magic("sh", line, "\n")
+        finally:
+            close(given)
+            close(script)
+
     def ask_exit(self):
         raise SystemExit
 
@@ -403,16 +472,17 @@ def _leading_indent(lines):
     return leading_indent(lines) if lines and lines[0][0].isspace() else lines
 
 
-def make():
+def make(guard):
     config = Config()
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
     config.InteractiveShell.colors = "nocolor"
-    shell = Shell.instance(config=config)
+    shell = Shell.instance(guard=guard, config=config)
     # IPython puts its builtins there for each execution and takes them away after it, and whenever names
     # of builtins come or go, all code has to look up its own anew. Here they stay.
     shell.builtin_trap.__enter__()
     asyncio.create_task = asyncio.tasks.create_task = shell.create_task
+    shell.loops.install()
     return shell
 
 

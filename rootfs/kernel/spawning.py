@@ -1,64 +1,41 @@
-"""Lets processes that multiprocessing spawns find what executions defined.
+"""Lets processes of multiprocessing have what executions defined: `byvalue` says how."""
 
-A spawned process runs the script of its parent again, up to `if __name__ == "__main__"`, to have its
-functions and classes. A kernel has no script: we write one, of what executions defined. It holds no
-other statement of theirs, since they were not written with running twice in mind.
-"""
-
-import ast
 import os
-import tempfile
+import sys
+import types
 
-from IPython import get_ipython
+from _sandcell import imports
 
-_DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
-def install(spawn):
-    """For imports.watch()."""
-    plain = spawn.get_preparation_data
-
-    def get_preparation_data(name):
-        data = plain(name)
-        if not data.keys() & {"init_main_from_name", "init_main_from_path"}:
-            data["init_main_from_path"] = _write_script()
-        return data
-
-    spawn.get_preparation_data = get_preparation_data
+# Read in the zygote: a kernel does not see our files. It is a module only where multiprocessing is used,
+# which it imports.
+with open(os.path.join(os.path.dirname(__file__), "byvalue.py"), encoding="utf-8") as _file:
+    _SOURCE = _file.read()
+_NAME = "_sandcell.byvalue"
 
 
-def _write_script():
-    parts = [ast.unparse(_tolerant(node)) for code in get_ipython().history_manager.input_hist_parsed
-             for node in _definitions(code)]
-    directory = tempfile.gettempdir()
-    path = os.path.join(directory, f"definitions-{os.getpid()}.py")
-    # A process that starts meanwhile may be reading it.
-    with tempfile.NamedTemporaryFile("w", dir=directory, delete=False, encoding="utf-8",
-                                     errors="surrogatepass") as file:
-        file.write("\n".join(parts))
-    os.replace(file.name, path)
-    return path
+def _by_value():
+    module = sys.modules.get(_NAME)
+    if module is None:
+        module = sys.modules[_NAME] = types.ModuleType(_NAME)
+        exec(compile(_SOURCE, "byvalue.py", "exec"), module.__dict__)
+        module.SOURCE = _SOURCE
+    return module
 
 
-def _definitions(code):
-    try:
-        nodes = ast.parse(code).body
-    except (SyntaxError, ValueError):
-        return []  # it did not run either
-    return [node for node in nodes if isinstance(node, _DEFINITIONS) or _is_constant(node)]
+def install():
+    for name, function in (("reduction", "install_pickler"), ("spawn", "install_spawn"),
+                           ("popen_fork", "install_fork"), ("pool", "install_pool")):
+        imports.watch(f"multiprocessing.{name}", _installer(function))
+    imports.watch("joblib.pool", _installer("install_joblib"))
+    imports.watch("joblib.externals.loky.backend.spawn", _installer("install_loky"))
+    imports.watch("multiprocessing.context", _let_methods_be_set_again)
 
 
-def _is_constant(node):
-    if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
-        return False
-    try:
-        ast.literal_eval(node.value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
+def _installer(function):
+    return lambda module: getattr(_by_value(), function)(module)
 
 
-def _tolerant(node):
-    """What fails may not be needed: a decorator, or a base class, of something else."""
-    ignore = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
-    return ast.fix_missing_locations(ast.Try([node], [ignore], [], []))
+def _let_methods_be_set_again(context):
+    """A script sets its start method once, before it starts anything. A kernel runs many."""
+    plain = context.DefaultContext.set_start_method
+    context.DefaultContext.set_start_method = lambda self, method, force=False: plain(self, method, True)

@@ -1,30 +1,136 @@
-"""What `input()`, `getpass` and `sys.stdin` read: text that came with the execution, or nothing.
+"""Standard input of an execution: descriptor 0, and what Python reads from it.
 
-Descriptor 0 is `/dev/null` either way: what the code starts cannot eat the lines meant for `input()`,
-nor wait for a person.
+Text that comes with an execution is a sealed memory file on descriptor 0, so that Python, C code and
+programs that the code starts all read it, and one continues where another stopped. A file and not a
+pipe: nobody has to feed it, however long it is; a program that took more than it needed (`head -1`) can
+put the position back, which POSIX asks of utilities; and whoever opens /dev/stdin gets all of it, as
+with `python3 script.py <input.txt`. Where nothing was given, descriptor 0 is `/dev/null`, and nobody
+waits for a person.
 """
 
-import io
-import os
+import ctypes
 import sys
+from _io import BytesIO, TextIOWrapper
+from _io import open as open_file
+from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
+from posix import (MFD_ALLOW_SEALING, MFD_CLOEXEC, O_RDONLY, close, dup2, fstat, lseek, makedev,
+                   memfd_create, set_inheritable, write)
+from posix import open as open_descriptor
 
 _FD = 0
+_NULL = "/dev/null"
+_NULL_DEVICE = makedev(1, 3)
+_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
+
+_libc = ctypes.CDLL(None)
+# Neither takes the stream's lock, which a thread that reads may hold for ever.
+_purge = _libc.__fpurge
+_clear_error = _libc.clearerr_unlocked
+for _function in (_purge, _clear_error):
+    _function.argtypes = [ctypes.c_void_p]
+    _function.restype = None
+_c_stdin = ctypes.c_void_p.in_dll(_libc, "stdin").value
 
 
-class _Text(io.BytesIO):
-    name = "<stdin>"
+class _State:
+    def __init__(self):
+        # The file object that `sys.stdin` is at the beginning of an execution.
+        self.text = None
+        # Whether text came with the execution that runs now, or ran last.
+        self.given = False
 
-    def fileno(self):
-        return _FD  # so that it can be handed to a child
+
+_state = _State()
 
 
 def restore(text):
-    """A new `sys.stdin` for an execution, and its descriptor put right."""
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(_Text((text or "").encode()), encoding="utf-8")
+    """Puts descriptor 0 and `sys.stdin` right for an execution."""
+    # Nothing is written where nothing was given: a kernel's pages are those of all kernels until then.
+    if text or _state.given or not _is_null() or not _is_open(_state.text):
+        _state.given = bool(text)
+        _renew((text or "").encode("utf-8", "surrogatepass"))
+    sys.stdin = sys.__stdin__ = _state.text
+
+
+def _renew(data):
     try:
-        os.fstat(_FD)
+        if data:
+            _put(lambda: memory_file("stdin", data))
+        elif not _is_null():
+            _put(_open_null)
+        _state.text = _open()
+    except Exception as error:
+        # User code has used up the memory, say, or an audit hook of it raises.
+        _state.text = TextIOWrapper(BytesIO(data), encoding="utf-8")
+        if data:
+            print(f"sys.stdin has the input, but descriptor 0 may not: {error}", file=sys.stderr)
+    # What C code has read ahead, and that it has seen the end.
+    _purge(_c_stdin)
+    _clear_error(_c_stdin)
+
+
+def is_given():
+    return _state.given
+
+
+def rest():
+    """What of the given text is still to be read from descriptor 0; reads it."""
+    with open_file(_FD, "rb", closefd=False) as file:
+        return file.read()
+
+
+def memory_file(name, data):
+    """A descriptor of a file in memory that cannot be changed any more."""
+    file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[write(file, left):]
+        fcntl(file, F_ADD_SEALS, _SEALS)
+        lseek(file, 0, 0)
+    except BaseException:
+        close(file)
+        raise
+    return file
+
+
+def _put(make):
+    """Makes a descriptor number 0."""
+    try:
+        file = make()
     except OSError:
-        os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)  # takes the lowest number
+        # User code may have taken every number; the lowest free one is given first.
+        close(_FD)
+        file = make()
+    if file == _FD:
+        set_inheritable(file, True)
+    else:
+        dup2(file, _FD)
+        close(file)
+
+
+def _open_null():
+    return open_descriptor(_NULL, O_RDONLY)
+
+
+def _is_null():
+    try:
+        return fstat(_FD).st_rdev == _NULL_DEVICE
+    except OSError:
+        return False
+
+
+def _is_open(text):
+    try:
+        return text is not None and not text.closed
+    except ValueError:  # detached from its buffer
+        return False
+
+
+def _open():
+    text = open_file(_FD, encoding="utf-8", closefd=False)
+    text.buffer.raw.name = "<stdin>"
+    return text
 
 
 def ask(prompt="", *_, **__):
@@ -35,7 +141,8 @@ def ask(prompt="", *_, **__):
     # Whatever sys.stdin is: the code may have put lines of its own there.
     line = sys.stdin.readline()
     if not line:
-        raise EOFError("there is nobody to answer input(): put the value into the code, "
+        raise EOFError("EOF when reading a line" if _state.given else
+                       "there is nobody to answer input(): put the value into the code, "
                        "or give the lines as `stdin` of the execution")
     return line.removesuffix("\n")
 

@@ -3,10 +3,10 @@
 import ctypes
 import io
 import os
+import select
 import sys
 
 from _sandcell import stdin
-from _sandcell.channel import are_read
 
 _libc = ctypes.CDLL(None)
 _fflush = _libc.fflush
@@ -16,73 +16,105 @@ _setvbuf.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_si
 _c_stdout = ctypes.c_void_p.in_dll(_libc, "stdout").value
 _IOLBF = 1
 
-_TURN_SECONDS = 0.05
+
+# Written at once or not at all (PIPE_BUF, pipe(7)).
+_ATOMIC_BYTES = 4096
 
 
 class Turns:
-    """Keeps what Python writes and shows in the order in which it does. The two streams are pipes, and what
-    is shown goes through a socket: what is in one must be read before something comes into another. It may
-    not be, while nobody executes or a client is slow; then order is not waited for until it has been."""
+    """Tells in which order Python writes and shows things, where somebody looks on. The two streams are
+    pipes, and what is shown goes through a socket: before what is written to another stream than the last
+    time, or after something was shown, goes a mark, which the supervisor takes out (`src/kernel/order.rs`)."""
 
-    def __init__(self, pipes):
-        self.pipes = pipes
+    def __init__(self):
+        self.watched = False
+        self.prefix = b""
+        self.pid = None
+        self.pipes = {}
         self.last = None
-        # Where something was shown last.
-        self.socket = None
-        self.hopeless = False
+        self.number = 0
+        # Frames that were shown.
+        self.frames = 0
 
-    def write(self, fd):
-        """Called before something is written to a stream."""
-        last, self.last = self.last, fd
-        if last == fd:
-            return
-        if last in self.pipes:
-            self.wait([], [self.pipes[last]])
-        elif self.socket is not None:
-            self.wait([self.socket], [])
+    def begin(self, number, pipes):
+        """An execution, whose number nobody can guess."""
+        self.prefix = b"\0%016x" % number
+        self.pid = os.getpid()
+        self.pipes = {fd: _identity(copy) for fd, copy in pipes.items()}
+        self.last = None
+        self.number = self.frames = 0
 
-    def show(self, socket):
-        """Called before something is shown. Whoever else wrote to the pipes, programs say, wrote before."""
-        self.last, self.socket = None, socket
-        self.wait([], self.pipes.values())
+    def mark(self, fd):
+        """What is to be written to a stream first; it was another's turn."""
+        self.last = fd
+        # User code may have put a file there, or be in a child of its own.
+        if os.getpid() != self.pid or self.pipes.get(fd) != _identity(fd):
+            return b""
+        self.number += 1
+        return self.prefix + self.number.to_bytes(4, "big") + self.frames.to_bytes(4, "big")
 
-    def wait(self, sockets, pipes):
-        self.hopeless = not are_read(sockets, pipes, 0 if self.hopeless else _TURN_SECONDS)
-
-
-class _Eager(io.BufferedWriter):
-    """Writes through. A bare FileIO would too, but drops the rest of a write cut short by a signal."""
-
-    def __init__(self, raw, turns):
-        super().__init__(raw)
-        self.turns = turns
-
-    def write(self, data):
-        self.turns.write(self.raw.fileno())
-        count = super().write(data)
-        self.flush()
-        return count
-
-    def renew(self):
-        """In a copy of the kernel: another thread may have held the lock, which is made anew."""
-        super().__init__(self.raw)
+    def show(self):
+        """Called before something is shown."""
+        self.frames += 1
+        self.last = None
 
 
-def _open(fd, name, turns):
+def _identity(fd):
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _careful_write(raw, turns):
+    """`write` of a FileIO, as a function that keeps turns and writes all: a signal, or a descriptor that
+    another process has made non-blocking, cuts a write short."""
+    write = io.FileIO.write.__get__(raw)
+    fd = raw.fileno()
+
+    def write_all(data):
+        size = len(data) if type(data) is bytes else memoryview(data).nbytes
+        if turns.watched and turns.last != fd and (mark := turns.mark(fd)):
+            if len(mark) + size <= _ATOMIC_BYTES:
+                data = mark + data
+            else:
+                write_rest(mark, write(mark))
+        count = write(data)
+        if count != len(data):
+            write_rest(data, count)
+        return size
+
+    def write_rest(data, count):
+        left = memoryview(data).cast("B")[count or 0:]
+        while left:
+            if count is None:
+                select.select([], [fd], [])
+            count = write(left)
+            left = left[count or 0:]
+
+    return write_all
+
+
+def _open(fd, name):
+    # As with `python -u`: nothing is left in a buffer, and a print takes no code of ours.
     raw = io.FileIO(fd, "w", closefd=False)
     raw.name = name
     # Lone surrogates (file names, cut-off text) must not turn a print into an error.
-    text = io.TextIOWrapper(_Eager(raw, turns), encoding="utf-8", errors="backslashreplace",
-                            newline="\n", write_through=True)
+    text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n",
+                            write_through=True)
     text.mode = "w"
-    return text
+    return raw, text
 
 
 class Streams:
     def __init__(self):
         self.texts = {}
+        self.raws = {}
         self.copies = {}
-        self.turns = Turns(self.copies)
+        # Whether signals have handlers of user code, which cut writes short.
+        self.signalled = False
+        self.turns = Turns()
         # C code that prints is in order with Python at every line. By default it would be only when
         # the process ends, stdout being a pipe.
         _setvbuf(_c_stdout, None, _IOLBF, 0)
@@ -92,27 +124,47 @@ class Streams:
         for fd, name in ((1, "stdout"), (2, "stderr")):
             text = self.texts.get(name)
             if text is None or text.closed:
-                text = self.texts[name] = _open(fd, f"<{name}>", self.turns)
+                self.raws[name], text = _open(fd, f"<{name}>")
+                self.texts[name] = text
+                self.choose_write(self.raws[name])
             setattr(sys, name, text)
             setattr(sys, f"__{name}__", text)
+
+    def watch(self, watched, number=0):
+        """Begins an execution that somebody looks on at, or nobody does, or ends one."""
+        if watched:
+            self.turns.begin(number, self.copies)
+        if watched != self.turns.watched:
+            self.turns.watched = watched
+            self.choose_writes()
+
+    def note_signals(self):
+        """Called when user code handles a signal."""
+        if not self.signalled:
+            self.signalled = True
+            self.choose_writes()
+
+    def choose_writes(self):
+        for raw in self.raws.values():
+            self.choose_write(raw)
+
+    def choose_write(self, raw):
+        if raw.closed:
+            return  # by user code; open() makes another
+        # Found before the method of its class.
+        if self.turns.watched or self.signalled:
+            raw.write = _careful_write(raw, self.turns)
+        else:
+            raw.__dict__.pop("write", None)
 
     def reconnect(self):
         for fd, copy in self.copies.items():
             os.dup2(copy, fd)
             os.set_blocking(fd, True)  # asyncio's pipes are not, and copies share it
 
-    def renew(self):
-        """In a copy of the kernel that has become one."""
-        for text in self.texts.values():
-            try:
-                text.buffer.renew()
-            except ValueError:
-                pass  # user code has taken it apart
-
     def restore(self, text_of_stdin):
         """Undoes what the last execution did to the streams and their descriptors."""
         self.reconnect()
-        self.turns.last = self.turns.socket = None
         self.open()
         stdin.restore(text_of_stdin)
 

@@ -19,6 +19,22 @@ def class_name(error):
     return _name_of(type(error))
 
 
+_exit_code_of = SystemExit.code.__get__
+
+
+def exit_status(error):
+    """What a process exits with that this exception ends, and whether Python prints what it says then.
+    (None, False) where it is not SystemExit."""
+    if not isinstance(error, SystemExit):
+        return None, False
+    code = _exit_code_of(error)
+    if code is None:
+        return 0, False
+    if isinstance(code, int):
+        return int.__and__(code, 0xFF), False
+    return 1, True
+
+
 def describe(error, max_bytes):
     """Name, value and traceback of an exception."""
     name = class_name(error)

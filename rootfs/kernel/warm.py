@@ -1,6 +1,5 @@
 """What the zygote does so that kernels need not: imports, and rehearsals of everything."""
 
-import asyncio
 import contextlib
 import fcntl
 import glob
@@ -47,7 +46,7 @@ _REQUEST = {"type": "execute", "restore": "never", "env": {}, "memory_bytes": 0,
 # How often, for the interpreter to specialize the instructions on that way (PEP 659).
 _TIMES = 8
 # What a child runs before its first execution.
-_RUN_IN_FORKS = {"__main__", "_sandcell.lockdown", "_sandcell.reseed", "_sandcell.checkpoints"}
+_RUN_IN_FORKS = {"__main__", "_sandcell.lockdown", "_sandcell.reseed", "_sandcell.checkpoints", "_sandcell.quiesce"}
 
 
 class _Discard:
@@ -107,12 +106,10 @@ def _rehearse(kernel):
             error = kernel.run(_Discard(), {"env": {}, "code": code})
             if error is not None:
                 kernel.describe(error, 65536)
-    if shell.loop is not None:
-        shell.loop.close()
-        shell.loop = None
-    asyncio.set_event_loop(None)
+    shell.loops.close()
     # matplotlib has functions of its own called by now.
     shell.note_hooks()
+    kernel.guard.watch()
     sharing.gather_code(lambda: _go_through(kernel), _RUN_IN_FORKS)
     for _ in range(_TIMES):
         converse(kernel)

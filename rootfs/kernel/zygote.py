@@ -12,11 +12,13 @@ there. A fork goes:
     wait; on SIGCHLD: Exited
 """
 
+import builtins
 import ctypes
 import importlib.machinery
 import importlib.util
 import os
 import sys
+import types
 
 # A fork copies one thread; a lock that another one holds would never be released. So libraries that
 # start threads when they are loaded are told not to (the first name is Arrow's jemalloc), and one
@@ -40,6 +42,30 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _spec = importlib.machinery.ModuleSpec("_sandcell", None, is_package=True)
 _spec.submodule_search_locations.append(_HERE)
 sys.modules["_sandcell"] = importlib.util.module_from_spec(_spec)
+
+
+class _Finder:
+    """Gives our modules builtins of their own: user code may replace or delete those that all share."""
+
+    own = dict(vars(builtins))
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if not name.startswith("_sandcell."):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None:
+            spec.loader.create_module = cls.create_module
+        return spec
+
+    @classmethod
+    def create_module(cls, spec):
+        module = types.ModuleType(spec.name)
+        module.__builtins__ = cls.own
+        return module
+
+
+sys.meta_path.insert(0, _Finder)
 # The interpreter puts the script's directory first; code in an execution imports from where it is.
 sys.path[:] = [""] + [entry for entry in sys.path if entry not in ("", _HERE)]
 
@@ -55,6 +81,8 @@ import socket  # noqa: E402
 import traceback  # noqa: E402
 
 from _sandcell import environment, kernel, lockdown, reseed, sharing, warm  # noqa: E402
+
+sys.meta_path.remove(_Finder)
 
 PROTOCOL = 10
 SOCKET_FD = 3
@@ -92,6 +120,7 @@ class Zygote:
                        "that starts them out of preload"})
             return False
         self.kernel.take_environment(request["env"])
+        hide_modules()
         sharing.freeze()
         version = "%d.%d.%d" % sys.version_info[:3]
         self.send({"type": "ready", "protocol": PROTOCOL, "python": version,
@@ -200,6 +229,16 @@ class Zygote:
     def send(self, message, *fds):
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.socket.sendmsg([json.dumps(message).encode()], rights)
+
+
+def hide_modules():
+    """Libraries that replace a function in every module of `sys.modules` must not find ours; matplotlib
+    must find its backend, and pickle what multiprocessing sends. What is not imported by now cannot be any
+    more, which is better than twice."""
+    for name in list(sys.modules):
+        if name.startswith("_sandcell.") and name not in ("_sandcell.figures", "_sandcell.byvalue"):
+            del sys.modules[name]
+    _spec.submodule_search_locations.clear()
 
 
 def thread_names():

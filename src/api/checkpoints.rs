@@ -49,7 +49,7 @@ async fn list(
     tag = "contexts",
     request_body(content = CheckpointRequest, description = "May be left out."),
     responses((status = 200, description = "The checkpoint.", body = CheckpointAnswer)),
-    extensions(("x-errors" = json!(["too_many_checkpoints", "not_forked", "out_of_memory", "queue_full", "too_many_processes"]))),
+    extensions(("x-errors" = json!(["too_many_checkpoints", "not_copyable", "not_forked", "out_of_memory", "queue_full", "too_many_processes"]))),
 )]
 async fn create(
     Caller(app): Caller,
@@ -60,7 +60,8 @@ async fn create(
 ) -> Result<Json<CheckpointAnswer>, Refusal> {
     app.supervisor.info(&id)?;
     let request: CheckpointRequest = optional(&app, &headers, body).await?;
-    let made = whole::checkpoint_context(&app.supervisor, &id, &context_id, request.name);
+    let CheckpointRequest { name, force } = request;
+    let made = whole::checkpoint_context(&app.supervisor, &id, &context_id, name, force);
     Ok(Json(made.await?.into()))
 }
 
@@ -119,7 +120,7 @@ async fn restore(
     tag = "contexts",
     request_body(content = ForkRequest, description = "May be left out."),
     responses((status = 200, description = "The new context.", body = BranchAnswer)),
-    extensions(("x-errors" = json!(["checkpoint_not_found", "checkpoint_lost", "too_many_contexts", "not_forked", "out_of_memory", "queue_full", "too_many_processes"]))),
+    extensions(("x-errors" = json!(["checkpoint_not_found", "checkpoint_lost", "too_many_contexts", "not_copyable", "not_forked", "out_of_memory", "queue_full", "too_many_processes"]))),
 )]
 async fn fork(
     Caller(app): Caller,

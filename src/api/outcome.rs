@@ -63,7 +63,9 @@ pub(crate) struct Verdict {
     pub(crate) error_value: Option<String>,
     /// The exception's traceback.
     pub(crate) traceback: Option<String>,
-    /// The kernel's exit code, where `kernel_died` by exiting.
+    /// What a script would have exited with, where the code ended with `sys.exit()`, `exit()` or
+    /// `SystemExit`: with 0 the outcome is `ok`, else `error`. The kernel's own exit code, where
+    /// `kernel_died` by exiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
     /// The signal that ended the kernel, where one did.
@@ -226,7 +228,7 @@ impl Verdict {
             error: None,
             error_value: None,
             traceback: None,
-            exit_code: None,
+            exit_code: ended.exit_code,
             signal: None,
         };
         let variables = match ended.state {
@@ -309,7 +311,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use crate::supervisor::{Usage, Written};
+    use crate::supervisor::{LeftOut, Usage, Written};
 
     fn shown(kind: ResultKind, text: &str, display_id: Option<&str>) -> Event {
         let mut data = Map::new();
@@ -341,7 +343,8 @@ mod tests {
             execution_count: 3,
             files: Vec::new(),
             files_truncated: false,
-            results_dropped: false,
+            results_left_out: LeftOut::default(),
+            exit_code: None,
             disk_full: false,
             env_not_applied: Vec::new(),
             killed: 0,

@@ -18,8 +18,12 @@ pub(crate) struct Truncated {
     /// Of both, the bytes that were not left out: of an over-long stream its first and its last part,
     /// with a line between that says how many are missing.
     kept: u64,
-    /// Displays were dropped.
+    /// Displays were left out, or a part of one was.
     results_dropped: bool,
+    /// How many.
+    pub(crate) results_left_out: u64,
+    /// Bytes of them, at least.
+    result_bytes_left_out: u64,
     /// More files changed than are listed.
     files_dropped: bool,
     /// A file that holds over-long standard output from its first byte on.
@@ -60,12 +64,15 @@ impl Truncated {
     /// `None` where the answer is whole.
     pub(super) fn of(sandbox_id: &str, ended: &Ended) -> Option<Self> {
         let left_out_bytes = ended.stdout.left_out_bytes + ended.stderr.left_out_bytes;
-        let is_whole = left_out_bytes == 0 && !ended.results_dropped && !ended.files_truncated;
+        let is_whole =
+            left_out_bytes == 0 && ended.results_left_out.results == 0 && !ended.files_truncated;
         (!is_whole).then(|| Self {
             stdout_bytes: ended.stdout.bytes,
             stderr_bytes: ended.stderr.bytes,
             kept: ended.stdout.bytes + ended.stderr.bytes - left_out_bytes,
-            results_dropped: ended.results_dropped,
+            results_dropped: ended.results_left_out.results > 0,
+            results_left_out: ended.results_left_out.results,
+            result_bytes_left_out: ended.results_left_out.bytes,
             files_dropped: ended.files_truncated,
             stdout_file: OutputFile::of(sandbox_id, &ended.stdout),
             stderr_file: OutputFile::of(sandbox_id, &ended.stderr),

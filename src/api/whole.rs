@@ -151,11 +151,12 @@ pub(crate) async fn checkpoint_context(
     id: &str,
     context_id: &str,
     name: Option<String>,
+    force: bool,
 ) -> Result<CheckpointInfo, Error> {
     let (verb, undo) = (supervisor.clone(), supervisor.clone());
     let (id, of, context_id) = (id.to_owned(), id.to_owned(), context_id.to_owned());
     told(
-        async move { verb.checkpoint_context(&id, &context_id, name).await },
+        async move { verb.checkpoint_context(&id, &context_id, name, force).await },
         |made: CheckpointInfo| async move { undo.delete_checkpoint(&of, &made.id).await },
     )
     .await

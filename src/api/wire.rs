@@ -21,8 +21,8 @@ use super::error::Refusal;
 use super::openapi;
 use crate::supervisor::{
     BranchInfo, Change, CheckpointInfo, CommandEnded, CommandOutcome, CommandSpec, ContextInfo,
-    ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
-    SandboxInfo, Usage, Wish,
+    ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, FileKind, ForkSpec, OnDisconnect,
+    Restore, SandboxInfo, Usage, Wish,
 };
 pub(crate) use file::*;
 pub(crate) use mirror::*;
@@ -112,7 +112,8 @@ pub(crate) struct ExecuteRequest {
     /// Environment variables while it runs; the answer names those that its Python cannot follow.
     #[serde(default)]
     env: Option<BTreeMap<String, String>>,
-    /// What `input()` and `sys.stdin` read.
+    /// Standard input of the code and of what it starts: `input()`, `sys.stdin`, descriptor 0 and
+    /// `/dev/stdin` read it. Without it they are at their end.
     #[serde(default)]
     stdin: Option<String>,
     /// Answer with events while it runs, rather than at its end.
@@ -187,6 +188,9 @@ pub(crate) struct CheckpointRequest {
     /// Free text for people. No control characters.
     #[schema(max_length = 128)]
     pub(crate) name: Option<String>,
+    /// Copy it although threads, libraries or open files make a copy unsound: it may wait for ever for
+    /// what it does not have.
+    pub(crate) force: bool,
 }
 
 /// Body of `POST /sandbox/{id}/contexts/{context}/restore`.
@@ -208,6 +212,9 @@ pub(crate) struct ForkRequest {
     /// Go on from this checkpoint, rather than from the context as it is.
     #[serde(alias = "checkpoint")]
     checkpoint_id: Option<String>,
+    /// Copy it although threads, libraries or open files make a copy unsound: it may wait for ever for
+    /// what it does not have.
+    force: bool,
 }
 
 impl From<ForkRequest> for ForkSpec {
@@ -215,6 +222,7 @@ impl From<ForkRequest> for ForkSpec {
         Self {
             name: request.name,
             checkpoint_id: request.checkpoint_id,
+            force: request.force,
         }
     }
 }
@@ -501,21 +509,28 @@ pub(crate) struct TouchedFile {
     /// `created`, `changed` or `deleted`.
     #[schema(value_type = openapi::FileEvent)]
     pub(crate) change: &'static str,
-    /// Where this service serves it; null when deleted.
+    /// `symlink` where it is a link, which is not followed; missing for regular files.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<openapi::FileKind>)]
+    pub(crate) kind: Option<&'static str>,
+    /// Where this service serves it; null for a link and when deleted.
     pub(crate) url: Option<String>,
 }
 
 impl TouchedFile {
     pub(crate) fn new(sandbox_id: &str, file: FileChange) -> Self {
-        let (change, url) = match file.change {
-            Change::Created => ("created", Some(download_url(sandbox_id, &file.path))),
-            Change::Changed => ("changed", Some(download_url(sandbox_id, &file.path))),
-            Change::Deleted => ("deleted", None),
+        let change = match file.change {
+            Change::Created => "created",
+            Change::Changed => "changed",
+            Change::Deleted => "deleted",
         };
+        let served = file.change != Change::Deleted && file.kind == FileKind::File;
+        let url = served.then(|| download_url(sandbox_id, &file.path));
         Self {
             path: file.path,
             size: file.size,
             change,
+            kind: (file.kind != FileKind::File).then(|| file.kind.as_str()),
             url,
         }
     }

@@ -191,8 +191,8 @@ async fn run_in(supervisor: &Supervisor, job: Job) -> Result<u8, String> {
         match event {
             Event::Stdout(text) => write_out(&text)?,
             Event::Stderr(text) => eprint!("{text}"),
-            Event::Error(e) => status = exit_status(&e.name, &e.value, &e.traceback),
-            Event::Ended(ended) => status = ending_status(ended.ending, status),
+            Event::Error(e) => status = exit_status(&e.name, &e.traceback),
+            Event::Ended(ended) => status = ending_status(ended.ending, status, ended.exit_code),
             Event::Started { .. } | Event::Result(_) | Event::ClearOutput { .. } => {}
         }
     }
@@ -228,28 +228,19 @@ fn create_kept(dir: &Path, name: &str) -> Result<std::fs::File, String> {
     std::fs::File::create(&path).map_err(failed)
 }
 
-/// What a script's exception exits with; its traceback goes to standard error.
-fn exit_status(name: &str, value: &str, traceback: &str) -> u8 {
-    if name == "SystemExit" {
-        return match value.trim() {
-            "" | "None" | "False" => 0,
-            "True" => 1,
-            text => text.parse::<i64>().map_or_else(
-                |_| {
-                    eprintln!("{text}");
-                    1
-                },
-                |code| (code & 0xff) as u8,
-            ),
-        };
+/// What a script's exception exits with; its traceback goes to standard error. With `SystemExit` the
+/// kernel has said what is to be said.
+fn exit_status(name: &str, traceback: &str) -> u8 {
+    if name != "SystemExit" {
+        eprintln!("{}", traceback.trim_end());
     }
-    eprintln!("{}", traceback.trim_end());
     1
 }
 
-fn ending_status(ending: Ending, status: u8) -> u8 {
+/// `status` is that of its exception, `exit_code` what it chose.
+fn ending_status(ending: Ending, status: u8, exit_code: Option<i32>) -> u8 {
     match ending {
-        Ending::Ok | Ending::Error => status,
+        Ending::Ok | Ending::Error => exit_code.map_or(status, |code| (code & 0xff) as u8),
         Ending::Timeout => {
             eprintln!("sandcell: the time is over");
             EXIT_TIMED_OUT
@@ -359,7 +350,7 @@ fn show_line(event: &Value, status: u8) -> Result<u8, String> {
     match text("type") {
         "stdout" => write_out(text("text"))?,
         "stderr" => eprint!("{}", text("text")),
-        "error" => return Ok(exit_status(text("name"), text("value"), text("traceback"))),
+        "error" => return Ok(exit_status(text("name"), text("traceback"))),
         "ended" => {
             let number = |key: &str| event[key].as_i64().map(|n| n as i32);
             let ending = match text("outcome") {
@@ -373,7 +364,7 @@ fn show_line(event: &Value, status: u8) -> Result<u8, String> {
                 },
                 _ => Ending::Error,
             };
-            return Ok(ending_status(ending, status));
+            return Ok(ending_status(ending, status, number("exit_code")));
         }
         _ => {}
     }

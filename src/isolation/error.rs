@@ -27,6 +27,9 @@ pub enum Error {
     /// The host lacks something that sandboxes need; the text ends in the mend.
     #[error("{0}")]
     Unsupported(String),
+    /// A kernel says that a copy of it would not be sound, and why.
+    #[error("a copy of the kernel would not be sound: {0}")]
+    Unsound(String),
     /// A process of ours said that it failed, or a check of what it did did not hold.
     #[error("{0}")]
     Refused(String),

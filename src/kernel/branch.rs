@@ -29,16 +29,26 @@ pub struct Branch {
     pub missing: Vec<String>,
 }
 
-/// Forks a kernel from an idle one into `leaf`, which must be there. One that `waits` will not
-/// execute: when memory is short it dies before those that do.
+/// How to fork a kernel.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Manner {
+    /// The branch will not execute, only be branched from: it dies before those that do when memory is
+    /// short.
+    pub waits: bool,
+    /// Fork although threads or open files of the kernel make a copy unsound.
+    pub force: bool,
+}
+
+/// Forks a kernel from an idle one into `leaf`, which must be there.
 ///
 /// # Errors
-/// Whatever step failed; no branch is left then, and the kernel is as it was, or dead.
+/// [`Error::Unsound`] where the kernel refuses; else whatever step failed. No branch is left then, and
+/// the kernel is as it was, or dead.
 pub async fn branch(
     kernel: &mut Kernel,
     place: &Place<'_>,
     leaf: &str,
-    waits: bool,
+    Manner { waits, force }: Manner,
 ) -> Result<Branch, Error> {
     let started = Instant::now();
     let (lines, theirs) = Lines::new()?;
@@ -46,7 +56,7 @@ pub async fn branch(
     kernel.read_checkpoints();
     let forked = timeout(FORK_TIMEOUT, async {
         let (request, fds) = (
-            ToKernel::Branch { waits },
+            ToKernel::Branch { waits, force },
             theirs.each_ref().map(AsFd::as_fd),
         );
         let sent = kernel.frames.send_with(&request, &fds);
@@ -62,6 +72,7 @@ pub async fn branch(
     let exit = watch(place.init, inner).await?;
     let mut branch = Kernel::new(leaf.to_owned(), process, lines, exit)?;
     (branch.fresh, branch.next_count) = (kernel.fresh, kernel.next_count);
+    branch.unproven = true;
     let found = started.elapsed();
     match begin(&mut branch, place).await {
         Ok(missing) => {
@@ -90,8 +101,16 @@ async fn answer(kernel: &mut Kernel) -> Result<i32, Error> {
             Some(FromKernel::Checkpoint { pid, objection }) => {
                 kernel.note_checkpoint(pid, objection);
             }
-            Some(FromKernel::Branched { pid, objection }) => {
-                return pid.ok_or_else(|| Error::Refused(objection.unwrap_or_default()));
+            Some(FromKernel::Branched {
+                pid,
+                objection,
+                unsound,
+            }) => {
+                let objection = objection.unwrap_or_default();
+                return pid.ok_or(match unsound {
+                    true => Error::Unsound(objection),
+                    false => Error::Refused(objection),
+                });
             }
             Some(other) => return Err(Error::Refused(format!("the kernel said {other:?}"))),
             None => return Err(Error::Refused("the kernel died as it forked".into())),

@@ -19,8 +19,9 @@ use tokio::time::{Instant, sleep_until};
 use super::frame;
 use super::framing::{LEFT_BYTES, LEFT_FRAMES};
 use super::handle::{Kernel, Place};
+use super::order::{Mark, Order};
 use super::output::{PIPE_BYTES, PIPE_MOST_BYTES, read_now};
-use super::protocol::{FileChange, FromKernel, Restore, ToKernel};
+use super::protocol::{FileChange, FromKernel, LeftOut, Restore, ToKernel};
 use super::restore::{kill_started, restore};
 use super::stream::{Saver, Stream, Which};
 use super::transfer::Transfer;
@@ -34,10 +35,21 @@ const FRAME_COST_BYTES: usize = 1024;
 const INLINE_FRAME_BYTES: usize = 256 * 1024;
 /// How frames begin that are taken when the budget is used up.
 const ENDING_FRAMES: [&[u8]; 2] = [b"{\"type\":\"done\"", b"{\"type\":\"error\""];
+/// How frames begin that marks in the output count ([`Order`]).
+const SHOWN_FRAMES: [&[u8]; 2] = [b"{\"type\":\"result\"", b"{\"type\":\"error\""];
+/// Longest that output waits for frames that a mark says were sent before it: it may be forged.
+const FRAMES_TIME: Duration = Duration::from_millis(200);
 /// SIGINT is sent again until the code ends: the first may have hit an `except` clause.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(250);
+/// A kernel says within this that the code begins. One that does not may be kept by a callback of an event
+/// loop that waits until what it prints is read, which is late output of an earlier execution.
+const BEGIN_TIME: Duration = Duration::from_millis(100);
 /// A reader of events that takes nothing for so long is not waited for any more at the end.
 const TELL_TIME: Duration = Duration::from_secs(5);
+
+/// Why a copy that had to be killed is not gone back to.
+const HUNG_COPY: &str = "the kernel was a copy (restored or forked), and the first code that ran in it could not be \
+                         interrupted: its state is not trusted a second time";
 
 /// Limits and inputs of an execution.
 #[derive(Debug)]
@@ -46,7 +58,7 @@ pub struct Request<'a> {
     pub code: &'a str,
     /// Variables for this execution only.
     pub env: &'a BTreeMap<String, String>,
-    /// What `input()` and `sys.stdin` read.
+    /// What is on the code's standard input.
     pub stdin: Option<&'a str>,
     /// When the receiver of the events is dropped.
     pub on_disconnect: OnDisconnect,
@@ -95,8 +107,10 @@ pub struct Finish {
     pub stdout: Written,
     /// Likewise, descriptor 2.
     pub stderr: Written,
-    /// Results were dropped because the kernel sent more than it may.
-    pub results_dropped: bool,
+    /// Results that were left out because there were more than may be.
+    pub left_out: LeftOut,
+    /// What a process would have exited with, where the code ended with `SystemExit`.
+    pub exit_code: Option<i32>,
     /// The sandbox had no room for files.
     pub disk_full: bool,
     /// Names of the request's variables that the kernel itself could not follow.
@@ -140,8 +154,11 @@ struct Run<'a> {
     interrupt: &'a Notify,
     stdout: Stream,
     stderr: Stream,
+    order: Order,
+    /// Where output waits for frames.
+    waiting: Option<Mark>,
     frame_bytes_left: usize,
-    results_dropped: bool,
+    left_out: LeftOut,
     execution_count: u64,
     /// The kernel has said so.
     begun: bool,
@@ -173,8 +190,10 @@ pub async fn run(
         interrupt,
         stdout: Stream::new(Which::Stdout, request, stdout_saver),
         stderr: Stream::new(Which::Stderr, request, stderr_saver),
+        order: Order::new(id),
+        waiting: None,
         frame_bytes_left: request.result_bytes * 3 / 2 + 4 * request.traceback_bytes,
-        results_dropped: false,
+        left_out: LeftOut::default(),
         execution_count: 0,
         begun: false,
         raised: false,
@@ -197,7 +216,8 @@ pub async fn run(
         files_seen: 0,
         stdout: Written::default(),
         stderr: Written::default(),
-        results_dropped: run.results_dropped,
+        left_out: LeftOut::default(),
+        exit_code: None,
         disk_full: false,
         env_not_applied: Vec::new(),
         killed: 0,
@@ -212,6 +232,7 @@ pub async fn run(
             disk_full,
             env_not_applied,
             forks,
+            exit_code,
         } => {
             finish.env_not_applied = env_not_applied;
             finish
@@ -224,10 +245,13 @@ pub async fn run(
                 None if run.raised => Ending::Error,
                 None => Ending::Ok,
             };
+            // Of code that was stopped it says nothing.
+            finish.exit_code = exit_code.filter(|_| reason.is_none());
             finish.files_truncated = files_truncated || files.len() > request.files;
             finish.files = files;
             finish.files.truncate(request.files);
             kernel.outdate_checkpoint();
+            kernel.unproven = false;
             if reason.is_some() {
                 let killed = kill_started(kernel, place.cgroup, &run.present, forks).await;
                 finish.killed = killed.unwrap_or_else(|e| {
@@ -240,7 +264,16 @@ pub async fn run(
         End::Killed(reason) => {
             finish.ending = reason.ending();
             run.take_left(kernel).await;
-            go_on(kernel, place, &mut finish).await;
+            if kernel.unproven {
+                // Its checkpoint holds what it held: whatever kept the code from ending is there too.
+                kernel.end(place.cgroup).await;
+                finish.kernel_alive = false;
+                finish.state = KernelState::Lost {
+                    reason: HUNG_COPY.into(),
+                };
+            } else {
+                go_on(kernel, place, &mut finish).await;
+            }
             run.drain(kernel).await;
         }
         End::Died => {
@@ -264,6 +297,7 @@ pub async fn run(
     }
     let soon = Instant::now() + TELL_TIME;
     run.tell_held(soon).await;
+    finish.left_out = run.left_out;
     finish.stdout = run.stdout.end(soon).await;
     finish.stderr = run.stderr.end(soon).await;
     finish
@@ -297,6 +331,7 @@ enum End {
         disk_full: bool,
         env_not_applied: Vec<String>,
         forks: bool,
+        exit_code: Option<i32>,
     },
     Killed(Reason),
     Died,
@@ -312,7 +347,8 @@ impl Run<'_> {
         let deadline = Instant::now() + self.request.timeout;
         let message = ToKernel::Execute {
             id: self.id,
-            code: self.request.code,
+            // As Python takes a file of it.
+            code: (self.request.code.strip_prefix('\u{feff}')).unwrap_or(self.request.code),
             env: self.request.env,
             stdin: self.request.stdin,
             max_result_bytes: self.request.result_bytes,
@@ -341,12 +377,14 @@ impl Run<'_> {
         }
         // Until it says so itself, if it lives so long.
         self.execution_count = kernel.next_count;
+        let begin_at = Instant::now() + BEGIN_TIME;
         let mut out = Vec::with_capacity(PIPE_BYTES);
         let mut err = Vec::with_capacity(PIPE_BYTES);
         loop {
             let running = matches!(phase, Phase::Running);
             // What comes before `started` is late output of an earlier execution; it waits its turn.
             let begun = self.begun || !self.request.prompt;
+            let reads = begun && self.waiting.is_none();
             let (tick, kill_at) = match phase {
                 Phase::Running => (deadline, deadline),
                 Phase::Interrupting { next, kill_at, .. } => (next.min(kill_at), kill_at),
@@ -374,17 +412,23 @@ impl Run<'_> {
                 () = interrupt.notified(), if running => {
                     self.begin_interrupt(&mut phase, kernel, Reason::Interrupt);
                 }
-                Ok(_) = kernel.stdout.read_buf(&mut out), if begun => {
-                    self.hear(Which::Stdout, &out, tell_until).await;
+                () = sleep_until(begin_at), if !begun => {
+                    let execution_count = kernel.next_count;
+                    let started = FromKernel::Started { id: self.id, execution_count };
+                    self.take(started, tell_until).await;
+                }
+                Ok(_) = kernel.stdout.read_buf(&mut out), if reads => {
+                    self.hear_in_order(kernel, Which::Stdout, &out, tell_until).await;
                     if out.is_empty() { tokio::task::yield_now().await }
                 }
-                Ok(_) = kernel.stderr.read_buf(&mut err), if begun => {
-                    self.hear(Which::Stderr, &err, tell_until).await;
+                Ok(_) = kernel.stderr.read_buf(&mut err), if reads => {
+                    self.hear_in_order(kernel, Which::Stderr, &err, tell_until).await;
                     if err.is_empty() { tokio::task::yield_now().await }
                 }
                 body = kernel.frames.next() => {
                     // The socket was closed or garbage came: this kernel cannot be spoken with.
                     let Ok(Some(body)) = body else { return End::Died };
+                    self.come_to_frame(kernel, &body, tell_until).await;
                     let frame = match self.read(body).await {
                         Ok(Some(frame)) => frame,
                         Ok(None) => continue,
@@ -396,8 +440,9 @@ impl Run<'_> {
                     }
                     if let FromKernel::Done {
                         execution_count, next_count, files, files_truncated, files_seen, disk_full,
-                        env_not_applied, forks, ..
+                        forks, exit_code, left_out, env_not_applied, ..
                     } = frame {
+                        self.left_out.add(left_out);
                         self.execution_count = execution_count;
                         kernel.next_count = next_count;
                         let reason = match phase {
@@ -406,10 +451,14 @@ impl Run<'_> {
                         };
                         return End::Done {
                             reason, files, files_truncated, files_seen, disk_full,
-                            env_not_applied, forks,
+                            env_not_applied, forks, exit_code,
                         };
                     }
                     self.take(frame, tell_until).await;
+                    self.tell_in_order(kernel, tell_until).await;
+                }
+                () = tokio::time::sleep(FRAMES_TIME), if self.waiting.is_some() => {
+                    self.stop_waiting(kernel, tell_until).await;
                 }
             }
         }
@@ -430,8 +479,11 @@ impl Run<'_> {
         if cost <= self.frame_bytes_left {
             self.frame_bytes_left -= cost;
         } else {
-            self.results_dropped = true;
             if !ENDING_FRAMES.iter().any(|start| body.starts_with(start)) {
+                self.left_out.add(LeftOut {
+                    results: 1,
+                    bytes: body.len() as u64,
+                });
                 return Ok(None);
             }
         }
@@ -456,8 +508,7 @@ impl Run<'_> {
         };
     }
 
-    /// A frame other than `done`. Where order matters, the kernel has let us read what is in the pipes before
-    /// it sent this; what is in them now may be newer.
+    /// A frame other than `done`.
     async fn take(&mut self, frame: FromKernel, until: Instant) {
         let event = match frame {
             FromKernel::Started {
@@ -472,13 +523,17 @@ impl Run<'_> {
                 data,
                 metadata,
                 display_id,
+                left_out,
                 ..
-            } => Event::Result(RichResult {
-                kind,
-                data,
-                metadata,
-                display_id,
-            }),
+            } => {
+                self.left_out.add(left_out);
+                Event::Result(RichResult {
+                    kind,
+                    data,
+                    metadata,
+                    display_id,
+                })
+            }
             FromKernel::ClearOutput { wait, .. } => Event::ClearOutput { wait },
             FromKernel::Error {
                 mut name,
@@ -514,6 +569,7 @@ impl Run<'_> {
             let Some(body) = kernel.frame_left(&mut left) else {
                 return;
             };
+            self.come_to_frame(kernel, &body, soon).await;
             match self.read(body).await {
                 Ok(Some(FromKernel::Checkpoint { pid, objection })) => {
                     kernel.note_checkpoint(pid, objection);
@@ -529,7 +585,10 @@ impl Run<'_> {
     /// ended; someone who goes on writing must not keep it open.
     async fn drain(&mut self, kernel: &mut Kernel) {
         let soon = Instant::now() + TELL_TIME;
+        self.stop_waiting(kernel, soon).await;
         for which in [Which::Stdout, Which::Stderr] {
+            let rest = self.order.take_rest(which as usize);
+            self.hear(which, &rest, soon).await;
             let mut left = PIPE_MOST_BYTES;
             loop {
                 let bytes = read_now(which.pipe(kernel));
@@ -542,8 +601,77 @@ impl Run<'_> {
         }
     }
 
+    /// Bytes of a pipe, of which only what is next may be told where somebody looks on.
+    async fn hear_in_order(
+        &mut self,
+        kernel: &mut Kernel,
+        which: Which,
+        bytes: &[u8],
+        until: Instant,
+    ) {
+        if self.request.prompt {
+            self.order.push(which as usize, bytes);
+            self.tell_in_order(kernel, until).await;
+        } else {
+            self.hear(which, bytes, until).await;
+        }
+    }
+
+    /// What was written before a frame is told before it.
+    async fn come_to_frame(&mut self, kernel: &mut Kernel, body: &[u8], until: Instant) {
+        if self.request.prompt && SHOWN_FRAMES.iter().any(|start| body.starts_with(start)) {
+            self.tell_in_order(kernel, until).await;
+            self.order.count_frame();
+        }
+    }
+
+    /// Tells what is in the pipes, up to a mark that says that frames come first.
+    async fn tell_in_order(&mut self, kernel: &mut Kernel, until: Instant) {
+        self.waiting = None;
+        if !self.request.prompt {
+            return;
+        }
+        let mut left = 2 * PIPE_MOST_BYTES;
+        loop {
+            // Both pipes are read again once a mark was seen: only then they hold all that was before it.
+            let mark = self.order.first_mark();
+            let mut came = false;
+            for which in [Which::Stdout, Which::Stderr] {
+                let text = self.order.take(which as usize);
+                self.hear(which, &text, until).await;
+                if self.order.mark(which as usize).is_none() && left > 0 {
+                    let bytes = read_now(which.pipe(kernel));
+                    left = left.saturating_sub(bytes.len());
+                    came |= !bytes.is_empty();
+                    self.order.push(which as usize, &bytes);
+                }
+            }
+            if came || self.order.first_mark() != mark {
+                continue;
+            }
+            let Some(mark) = mark else { return };
+            if self.order.waits(mark) {
+                self.waiting = Some(mark);
+                return;
+            }
+            self.order.pass(mark);
+        }
+    }
+
+    /// Tells what waits for frames that do not come.
+    async fn stop_waiting(&mut self, kernel: &mut Kernel, until: Instant) {
+        self.tell_in_order(kernel, until).await;
+        while let Some(mark) = self.waiting {
+            self.order.pass(mark);
+            self.tell_in_order(kernel, until).await;
+        }
+    }
+
     /// Bytes of a pipe.
     async fn hear(&mut self, which: Which, bytes: &[u8], until: Instant) {
+        if bytes.is_empty() {
+            return;
+        }
         let stream = match which {
             Which::Stdout => &mut self.stdout,
             Which::Stderr => &mut self.stderr,

@@ -11,7 +11,7 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::protocol::{FileChange, FromKernel, ResultKind};
+use super::protocol::{FileChange, FromKernel, LeftOut, ResultKind};
 
 /// MIME types of one display.
 const MAX_BUNDLE_ENTRIES: usize = 64;
@@ -63,9 +63,14 @@ struct Fields<'a> {
     files_truncated: Option<bool>,
     files_seen: Option<u64>,
     disk_full: Option<bool>,
+    exit_code: Option<u8>,
+    results_left_out: Option<u64>,
+    result_bytes_left_out: Option<u64>,
     pid: Option<i32>,
     #[serde(borrow)]
     objection: Option<Cow<'a, str>>,
+    #[serde(default)]
+    unsound: bool,
     #[serde(borrow)]
     missing: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -108,16 +113,25 @@ impl Fields<'_> {
                 id: required(self.id, "id")?,
                 execution_count: required(self.execution_count, "execution_count")?,
             },
-            "result" => FromKernel::Result {
-                id: required(self.id, "id")?,
-                kind: kind(required(self.kind, "kind")?)?,
-                data: serde_json::from_str::<Bundle>(required(self.data, "data")?.get())?.0,
-                metadata: metadata(self.metadata),
-                display_id: self
-                    .display_id
-                    .map(Cow::into_owned)
-                    .filter(|id| id.len() <= MAX_NAME_BYTES),
-            },
+            "result" => {
+                let bundle: Bundle = serde_json::from_str(required(self.data, "data")?.get())?;
+                let (metadata, unread_bytes) = metadata(self.metadata);
+                let bytes = bundle.left_out_bytes + unread_bytes;
+                FromKernel::Result {
+                    id: required(self.id, "id")?,
+                    kind: kind(required(self.kind, "kind")?)?,
+                    data: bundle.data,
+                    metadata,
+                    display_id: self
+                        .display_id
+                        .map(Cow::into_owned)
+                        .filter(|id| id.len() <= MAX_NAME_BYTES),
+                    left_out: LeftOut {
+                        results: u64::from(bytes > 0),
+                        bytes,
+                    },
+                }
+            }
             "clear_output" => FromKernel::ClearOutput {
                 id: required(self.id, "id")?,
                 wait: self.wait.unwrap_or_default(),
@@ -138,6 +152,11 @@ impl Fields<'_> {
                     files_truncated: files_truncated || self.files_truncated.unwrap_or_default(),
                     files_seen: self.files_seen.unwrap_or_default(),
                     disk_full: self.disk_full.unwrap_or_default(),
+                    exit_code: self.exit_code.map(i32::from),
+                    left_out: LeftOut {
+                        results: self.results_left_out.unwrap_or_default(),
+                        bytes: self.result_bytes_left_out.unwrap_or_default(),
+                    },
                     env_not_applied: names(self.env_not_applied),
                     forks: self.forks.unwrap_or_default(),
                 }
@@ -149,6 +168,7 @@ impl Fields<'_> {
             "branched" => FromKernel::Branched {
                 pid: self.pid,
                 objection: self.objection.map(note),
+                unsound: self.unsound,
             },
             "restored" => FromKernel::Restored {
                 missing: notes(self.missing),
@@ -189,10 +209,13 @@ fn kind(raw: &RawValue) -> Result<ResultKind, serde_json::Error> {
     serde_json::from_str(raw.get())
 }
 
-fn metadata(raw: Option<&RawValue>) -> Map<String, Value> {
-    raw.filter(|raw| raw.get().len() <= MAX_METADATA_BYTES)
-        .and_then(|raw| serde_json::from_str(raw.get()).ok())
-        .unwrap_or_default()
+/// With the bytes that were too many to be read.
+fn metadata(raw: Option<&RawValue>) -> (Map<String, Value>, u64) {
+    let text = raw.map(RawValue::get).unwrap_or_default();
+    if text.len() > MAX_METADATA_BYTES {
+        return (Map::new(), text.len() as u64);
+    }
+    (serde_json::from_str(text).unwrap_or_default(), 0)
 }
 
 fn files(raw: Option<&RawValue>) -> Result<(Vec<FileChange>, bool), serde_json::Error> {
@@ -204,7 +227,11 @@ fn files(raw: Option<&RawValue>) -> Result<(Vec<FileChange>, bool), serde_json::
 }
 
 /// A MIME bundle within its bounds.
-struct Bundle(Map<String, Value>);
+struct Bundle {
+    data: Map<String, Value>,
+    /// Of entries in whose place is a note.
+    left_out_bytes: u64,
+}
 
 impl<'de> Deserialize<'de> for Bundle {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -222,29 +249,36 @@ impl<'de> Visitor<'de> for BundleVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Bundle, A::Error> {
-        let mut bundle = Map::new();
+        let mut bundle = Bundle {
+            data: Map::new(),
+            left_out_bytes: 0,
+        };
         while let Some((mime, raw)) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
-            if bundle.len() == MAX_BUNDLE_ENTRIES || mime.len() > MAX_NAME_BYTES {
+            if bundle.data.len() == MAX_BUNDLE_ENTRIES || mime.len() > MAX_NAME_BYTES {
                 return Err(A::Error::custom("a bundle over its bounds"));
             }
-            bundle.insert(mime.into_owned(), datum(raw).map_err(A::Error::custom)?);
+            let (datum, left_out) = datum(raw).map_err(A::Error::custom)?;
+            bundle.data.insert(mime.into_owned(), datum);
+            bundle.left_out_bytes += left_out;
         }
-        Ok(Bundle(bundle))
+        Ok(bundle)
     }
 }
 
-fn datum(raw: &RawValue) -> Result<Value, serde_json::Error> {
+/// With the bytes that were left out of it.
+fn datum(raw: &RawValue) -> Result<(Value, u64), serde_json::Error> {
     let text = raw.get();
     if text.starts_with('"') {
-        return serde_json::from_str(text).map(Value::String);
+        return Ok((Value::String(serde_json::from_str(text)?), 0));
     }
     if text.len() > MAX_TREE_BYTES {
-        return Ok(Value::String(format!(
+        let note = format!(
             "[{} bytes of JSON were dropped: more than {MAX_TREE_BYTES}]",
             text.len()
-        )));
+        );
+        return Ok((Value::String(note), text.len() as u64));
     }
-    serde_json::from_str(text)
+    Ok((serde_json::from_str(text)?, 0))
 }
 
 #[cfg(test)]
@@ -293,9 +327,13 @@ mod tests {
         let list = "0,".repeat(MAX_TREE_BYTES);
         let body =
             format!(r#"{{"type":"result","id":1,"kind":"display","data":{{"x":[{list}0]}}}}"#);
-        let Ok(Some(FromKernel::Result { data, .. })) = parse(body.as_bytes(), 1) else {
+        let Ok(Some(FromKernel::Result { data, left_out, .. })) = parse(body.as_bytes(), 1) else {
             panic!("not a result");
         };
         assert!(data["x"].as_str().unwrap().contains("dropped"));
+        assert_eq!(
+            (left_out.results, left_out.bytes),
+            (1, list.len() as u64 + 3)
+        );
     }
 }

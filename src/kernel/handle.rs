@@ -55,6 +55,8 @@ pub struct Kernel {
     pub(super) next_count: u64,
     /// Whether it has executed nothing yet: a new one is as good.
     pub(super) fresh: bool,
+    /// Whether it is a copy of another that has not come to the end of an execution yet.
+    pub(super) unproven: bool,
 }
 
 /// What a kernel must be found in.
@@ -176,6 +178,7 @@ impl Kernel {
             outdated: false,
             next_count: 1,
             fresh: true,
+            unproven: false,
         })
     }
 
@@ -336,6 +339,7 @@ impl Kernel {
         self.meter = None;
         self.exit = Some(exit);
         self.checkpoint = Err(NO_CHECKPOINT.into());
+        self.unproven = true;
     }
 
     /// Has a kernel that has run nothing yet change its directory; see [`ToKernel::Enter`]. Gives why

@@ -5,6 +5,7 @@ pub mod execution;
 mod frame;
 mod framing;
 pub mod handle;
+mod order;
 pub mod output;
 pub mod protocol;
 mod restore;
@@ -30,6 +31,7 @@ fn sources() -> BTreeMap<String, String> {
         };
     }
     [
+        source!("byvalue.py"),
         source!("channel.py"),
         source!("checkpoints.py"),
         source!("commands.py"),
@@ -38,15 +40,18 @@ fn sources() -> BTreeMap<String, String> {
         source!("figures.py"),
         source!("files.py"),
         source!("forks.py"),
+        source!("guard.py"),
         source!("imports.py"),
         source!("interrupts.py"),
         source!("kernel.py"),
         source!("lockdown.py"),
+        source!("loops.py"),
         source!("quiesce.py"),
         source!("renew.py"),
         source!("reseed.py"),
         source!("sharing.py"),
         source!("shell.py"),
+        source!("sources.py"),
         source!("spawning.py"),
         source!("stdin.py"),
         source!("streams.py"),
@@ -71,6 +76,8 @@ pub fn base_env() -> BTreeMap<String, String> {
         ("TZ", "UTC"),
         ("VIRTUAL_ENV", "/opt/venv"),
         ("PYTHONUNBUFFERED", "1"),
+        // As in a kernel: a module that is written twice in a second must not stay as it was first.
+        ("PYTHONDONTWRITEBYTECODE", "1"),
         ("MPLBACKEND", "agg"),
         ("MATPLOTLIBRC", "/opt/sandcell/matplotlib/matplotlibrc"),
         ("MPLCONFIGDIR", "/var/cache/sandcell/matplotlib"),

@@ -42,11 +42,18 @@
 //! answers [`FromKernel::Branched`]. The branch says [`FromKernel::Restored`] on its own socket and is a
 //! kernel like any other.
 //!
+//! While it is idle, a kernel lets the event loops that its code has left behind go on (`rootfs/kernel/loops.py`).
+//! It reads a request when the callback that runs has ended.
+//!
 //! `SIGINT` interrupts the running execution (`KeyboardInterrupt`) from `started` on. One that comes
-//! while the kernel is idle, or before `started`, is forgotten: it was meant for an earlier execution.
+//! while the kernel is idle, or before `started`, is forgotten: it was meant for an earlier execution. But
+//! one that comes while a callback keeps the kernel from a request interrupts the callback, and the request's
+//! execution ends with `KeyboardInterrupt` before its code has begun.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::isolation::spec::FileKind;
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
 pub const VERSION: u32 = 10;
@@ -150,19 +157,22 @@ pub enum ToKernel<'a> {
         /// It will not execute, only be branched from: it dies before those that do when memory is
         /// short.
         waits: bool,
+        /// Fork although threads or files of the kernel make a copy unsound.
+        force: bool,
     },
     /// Run code in the kernel's namespace.
     Execute {
         /// Echoed in every frame that belongs to this execution.
         id: u64,
-        /// Source text, IPython syntax.
+        /// Source text, IPython syntax. May have halves of surrogate pairs, as Python's strings may.
+        #[serde(serialize_with = "crate::surrogate::serialize")]
         code: &'a str,
         /// Variables for this execution only: set before, put back after, with what follows from them
         /// (`rootfs/kernel/environment.py`). One that cannot be set (`=` or NUL in its name) is a line
         /// on stderr.
         env: &'a std::collections::BTreeMap<String, String>,
-        /// What `input()` and `sys.stdin` read; without it they are at their end. Descriptor 0
-        /// stays `/dev/null`.
+        /// What is on descriptor 0, so that Python, C code and programs that the code starts read it;
+        /// `/dev/null` is there without it.
         #[serde(skip_serializing_if = "Option::is_none")]
         stdin: Option<&'a str>,
         /// Bytes of results (sum of all MIME data) that are kept; what is over is replaced by a
@@ -174,7 +184,8 @@ pub enum ToKernel<'a> {
         max_files: usize,
         /// Whether to look for them: another process may do that (`src/isolation/filework/journal.rs`).
         look_at_files: bool,
-        /// Whether [`FromKernel::Started`] is to come at once, or with the next frame.
+        /// Whether [`FromKernel::Started`] is to come at once, or with the next frame, and marks in the pipes
+        /// are to tell the order of output.
         prompt: bool,
         /// Whether the kernel keeps checkpoints of itself.
         restore: Restore,
@@ -208,7 +219,7 @@ pub enum ResultKind {
     Update,
 }
 
-/// A file of the working directory that an execution changed.
+/// A file or link of the working directory that an execution changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileChange {
     /// Relative to the working directory, `/`-separated.
@@ -218,6 +229,8 @@ pub struct FileChange {
     pub size: u64,
     /// What happened to it.
     pub change: Change,
+    /// A regular file or a symbolic link.
+    pub kind: FileKind,
 }
 
 /// Kind of a [`FileChange`].
@@ -230,6 +243,23 @@ pub enum Change {
     Changed,
     /// Not there any more.
     Deleted,
+}
+
+/// Results of an execution that were left out, in whole or in part, because a limit was hit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Displays.
+    pub results: u64,
+    /// Bytes of them, at least.
+    pub bytes: u64,
+}
+
+impl LeftOut {
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        self.results = self.results.saturating_add(other.results);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
 }
 
 /// Kernel to supervisor: an object with `type` (the variant's name in snake case) and its fields.
@@ -257,8 +287,8 @@ pub enum FromKernel {
         /// IPython's counter, from 1.
         execution_count: u64,
     },
-    /// A MIME bundle. Where the execution is `prompt`, it and [`Self::Error`] are sent when the pipes are
-    /// empty, and Python prints nothing before they are read: events come in its order.
+    /// A MIME bundle. Where the execution is `prompt`, Python puts marks into the pipes that tell the order of
+    /// what it prints, of this and of [`Self::Error`] (`src/kernel/order.rs`).
     Result {
         /// As in the request.
         id: u64,
@@ -270,6 +300,8 @@ pub enum FromKernel {
         metadata: Map<String, Value>,
         /// Of `display(..., display_id=...)`.
         display_id: Option<String>,
+        /// What the frame held and reading it left out.
+        left_out: LeftOut,
     },
     /// `clear_output()` was called: earlier output of this execution is to be dropped. Sent when the
     /// pipes are empty, and nothing is printed before it is read, but for what other threads and
@@ -304,6 +336,8 @@ pub enum FromKernel {
         pid: Option<i32>,
         /// Why there is none, for people.
         objection: Option<String>,
+        /// There is none because it would not be sound: `objection` names the thread, library or file.
+        unsound: bool,
     },
     /// A checkpoint has become the kernel, or a branch has begun. First frame of its.
     Restored {
@@ -318,6 +352,11 @@ pub enum FromKernel {
         execution_count: u64,
         /// What it will be in the next execution.
         next_count: u64,
+        /// What a process would have exited with, where the code ended with `SystemExit`: 0 to 255. With 0
+        /// there is no [`Self::Error`].
+        exit_code: Option<i32>,
+        /// Results that the kernel left out (`results_left_out`, `result_bytes_left_out`).
+        left_out: LeftOut,
         /// Changes in the working directory, sorted by path.
         files: Vec<FileChange>,
         /// More changes happened than `max_files`.

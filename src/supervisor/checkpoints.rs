@@ -17,7 +17,7 @@ use super::error::Error;
 use super::launch::{no_context, not_forked};
 use super::sandbox::{Sandbox, new_id};
 use super::types::{BranchInfo, CheckpointInfo, ContextSpec, ForkSpec};
-use crate::kernel::branch::{Branch, branch};
+use crate::kernel::branch::{Branch, Manner, branch};
 use crate::kernel::handle::Kernel;
 
 /// First part of the names of their leaves.
@@ -59,7 +59,7 @@ impl Checkpoint {
             return Err(Error::checkpoint_lost());
         }
         let before = sandbox.cgroup.counters();
-        let forked = branch(kernel, &sandbox.place(), leaf, false).await;
+        let forked = branch(kernel, &sandbox.place(), leaf, Manner::default()).await;
         let branch = forked.map_err(|e| match not_forked(sandbox, &before, &e) {
             _ if kernel.has_ended() => Error::checkpoint_lost(),
             error => error,
@@ -94,13 +94,17 @@ impl Sandbox {
         &self,
         context_id: &str,
         name: Option<String>,
+        force: bool,
     ) -> Result<CheckpointInfo, Error> {
         self.touch();
         let _in_use = self.begin_use();
         let context = self.context(context_id)?;
         let checkpoint = Arc::new(Checkpoint::of(&context, self.new_leaf(LEAF)));
         self.list_checkpoint(&checkpoint)?;
-        match self.fill_checkpoint(&context, &checkpoint, name).await {
+        match self
+            .fill_checkpoint(&context, &checkpoint, name, force)
+            .await
+        {
             Ok(info) => Ok(info),
             Err(e) => {
                 self.unlist_checkpoint(&checkpoint);
@@ -128,11 +132,14 @@ impl Sandbox {
         context: &Context,
         checkpoint: &Checkpoint,
         name: Option<String>,
+        force: bool,
     ) -> Result<CheckpointInfo, Error> {
         // Held: whoever ends the checkpoint waits for what is forked now.
         let mut slot = checkpoint.kernel.lock().await;
         self.make_leaf(&checkpoint.leaf)?;
-        let (branch, execution_count) = context.branch(self, &checkpoint.leaf, true).await?;
+        let (branch, execution_count) = context
+            .branch(self, &checkpoint.leaf, Manner { waits: true, force })
+            .await?;
         *slot = Some(branch.kernel);
         let id = checkpoint.id.clone();
         let info = checkpoint.info.get_or_init(|| CheckpointInfo {
@@ -221,7 +228,7 @@ impl Sandbox {
             cwd: cwd.clone(),
             env: env.clone(),
         })?;
-        let forked = self.fill_context(&context, &origin, checkpoint.as_deref());
+        let forked = self.fill_context(&context, &origin, checkpoint.as_deref(), spec.force);
         match forked.await {
             Ok(missing) => Ok(BranchInfo {
                 context: context.info(self),
@@ -239,11 +246,23 @@ impl Sandbox {
         context: &Context,
         origin: &Context,
         checkpoint: Option<&Checkpoint>,
+        force: bool,
     ) -> Result<Vec<String>, Error> {
         self.make_leaf(&context.leaf)?;
         let (branch, count) = match checkpoint {
             Some(checkpoint) => checkpoint.branch(self, &context.leaf).await?,
-            None => origin.branch(self, &context.leaf, false).await?,
+            None => {
+                origin
+                    .branch(
+                        self,
+                        &context.leaf,
+                        Manner {
+                            waits: false,
+                            force,
+                        },
+                    )
+                    .await?
+            }
         };
         context.adopt(branch.kernel, count).await;
         let before = checkpoint.map(Checkpoint::missing).unwrap_or_default();

@@ -354,7 +354,8 @@ impl Context {
             execution_count: finish.execution_count,
             files: finish.files,
             files_truncated: finish.files_truncated,
-            results_dropped: finish.results_dropped,
+            results_left_out: finish.left_out,
+            exit_code: finish.exit_code,
             disk_full: finish.disk_full,
             // Those of the network's policy are nothing that the client has set.
             env_not_applied: {

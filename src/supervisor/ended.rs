@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::sandbox::Sandbox;
-use super::types::{Ended, Ending, Event, KernelState, Usage, Written};
+use super::types::{Ended, Ending, Event, KernelState, LeftOut, Usage, Written};
 use crate::isolation::cgroup::Counters;
 
 /// Longest that a client may take to read the last event.
@@ -32,7 +32,8 @@ pub(super) fn no_kernel(ending: Ending) -> Ended {
         execution_count: 0,
         files: Vec::new(),
         files_truncated: false,
-        results_dropped: false,
+        results_left_out: LeftOut::default(),
+        exit_code: None,
         disk_full: false,
         env_not_applied: Vec::new(),
         killed: 0,
@@ -58,7 +59,10 @@ pub(super) fn usage(sandbox: &Sandbox, wall: Duration, before: &Counters, ended:
             after.fork_failures.saturating_sub(before.fork_failures),
         ),
         ("disk", u64::from(ended.disk_full)),
-        ("output", cut + u64::from(ended.results_dropped)),
+        (
+            "output",
+            cut + u64::from(ended.results_left_out.results > 0),
+        ),
         ("time", u64::from(ended.ending == Ending::Timeout)),
     ];
     Usage {

@@ -408,6 +408,17 @@ impl Error {
         )
     }
 
+    /// A kernel refuses to be copied; `objection` is its own word.
+    pub(super) fn not_copyable(objection: &str) -> Self {
+        Self::new(
+            ErrorKind::Conflict,
+            "not_copyable",
+            format!(
+                "the context cannot be copied: {objection}; \"force\": true copies it all the same"
+            ),
+        )
+    }
+
     /// Several live sandboxes have the name.
     pub fn ambiguous_name(name: &str, count: usize) -> Self {
         Self {

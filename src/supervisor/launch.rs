@@ -9,7 +9,7 @@ use super::sandbox::Sandbox;
 use super::setup;
 use crate::isolation;
 use crate::isolation::cgroup::Counters;
-use crate::kernel::branch::{Branch, branch};
+use crate::kernel::branch::{Branch, Manner, branch};
 use crate::kernel::handle::{Forked, Kernel};
 
 impl Context {
@@ -134,7 +134,7 @@ impl Context {
         &self,
         sandbox: &Sandbox,
         leaf: &str,
-        waits: bool,
+        manner: Manner,
     ) -> Result<(Branch, u64), Error> {
         let _place = self.take_place(sandbox)?;
         let mut slot = self.idle_slot(sandbox).await?;
@@ -144,7 +144,7 @@ impl Context {
         let Some(kernel) = slot.as_mut() else {
             return Err(Error::context_not_found(&self.id));
         };
-        let forked = branch(kernel, &sandbox.place(), leaf, waits).await;
+        let forked = branch(kernel, &sandbox.place(), leaf, manner).await;
         let branch = forked.map_err(|e| not_forked(sandbox, &before, &e))?;
         Ok((branch, self.execution_count.load(Ordering::Relaxed)))
     }
@@ -242,6 +242,9 @@ pub(super) fn not_forked(sandbox: &Sandbox, before: &Counters, error: &isolation
     }
     if now.fork_failures > before.fork_failures {
         return Error::too_many_processes();
+    }
+    if let isolation::Error::Unsound(objection) = error {
+        return Error::not_copyable(objection);
     }
     tracing::info!(sandbox = sandbox.id(), "a kernel was not forked: {error}");
     Error::new(

@@ -537,15 +537,18 @@ impl Supervisor {
     ///
     /// # Errors
     /// `Busy` when there are as many checkpoints as allowed (`limits.checkpoints`), the context's
-    /// queue is full, or the sandbox has no memory or process for one more.
+    /// queue is full, or the sandbox has no memory or process for one more; `Conflict` where a copy would
+    /// not be sound, unless `force` is set.
     pub async fn checkpoint_context(
         &self,
         id: &str,
         context_id: &str,
         name: Option<String>,
+        force: bool,
     ) -> Result<CheckpointInfo, Error> {
         let name = plan::checked_name(name)?;
-        self.find(id)?.checkpoint_context(context_id, name).await
+        let sandbox = self.find(id)?;
+        sandbox.checkpoint_context(context_id, name, force).await
     }
 
     /// Every checkpoint of a sandbox, oldest first.

@@ -19,7 +19,7 @@ pub use crate::config::OnDisconnect;
 pub use crate::gpu::Wish;
 use crate::isolation::channel::Channel;
 pub use crate::isolation::spec::{ArchiveFormat, FileKind, TreeChangeKind, WindowSize};
-pub use crate::kernel::protocol::{Change, FileChange, Restore, ResultKind};
+pub use crate::kernel::protocol::{Change, FileChange, LeftOut, Restore, ResultKind};
 pub use crate::kernel::transfer::Transfer;
 pub use crate::mirror::Package;
 use crate::network::Policy;
@@ -179,6 +179,8 @@ pub struct ForkSpec {
     pub name: Option<String>,
     /// Go on from this checkpoint instead of from what the context holds now.
     pub checkpoint_id: Option<String>,
+    /// Fork although threads, libraries or open files make a copy unsound.
+    pub force: bool,
 }
 
 /// A context that has the variables of another or of a checkpoint.
@@ -222,7 +224,7 @@ pub struct ExecuteSpec {
     pub prompt: bool,
     /// Whether variables are to outlive a kernel that dies.
     pub restore: Restore,
-    /// What `input()` and `sys.stdin` read; `None` is at its end from the start.
+    /// Standard input of the code, and of what it starts; `None` is at its end from the start.
     pub stdin: Option<String>,
     /// When the [`Execution`] is dropped.
     pub on_disconnect: OnDisconnect,
@@ -345,8 +347,10 @@ pub struct Ended {
     pub files: Vec<FileChange>,
     /// There were more changes than are listed.
     pub files_truncated: bool,
-    /// Results beyond the limit were dropped.
-    pub results_dropped: bool,
+    /// Results that were left out, in whole or in part.
+    pub results_left_out: LeftOut,
+    /// What a process would have exited with, where the code ended with `SystemExit`.
+    pub exit_code: Option<i32>,
     /// There was no room for files.
     pub disk_full: bool,
     /// Names of variables of the request that its Python could not follow, as they are fixed when an

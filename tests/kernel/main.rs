@@ -3,6 +3,18 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 
+mod asyncio;
 mod copies;
 mod environment;
+mod exits;
+mod folders;
 mod limits;
+mod links;
+mod packages;
+mod patching;
+mod prints;
+mod requests;
+mod results;
+mod sources;
+mod spawn;
+mod stdin;

@@ -199,3 +199,11 @@ def test_a_lease_is_renewed(sandbox):
     before = sandbox.info()
     renewed = sandbox.renew(lease_seconds=7 * 3600)
     assert (renewed.expires_at - before.created_at).total_seconds() == pytest.approx(7 * 3600, abs=60)
+
+
+def test_code_that_exits_has_an_exit_code(sandbox):
+    assert sandbox.run_code("1").exit_code is None
+    ended = sandbox.run_code("import sys; sys.exit()")
+    assert (ended.ok, ended.exit_code, ended.error) == (True, 0, None)
+    failed = sandbox.run_code("sys.exit(3)")
+    assert (failed.ok, failed.exit_code, failed.error.name) == (False, 3, "SystemExit")

@@ -262,6 +262,10 @@ fn describe(outcome: &Outcome, shown: &Shown) -> String {
         section(&mut text, "", &format!("[{}] {sentence}", verdict.outcome));
     }
     let truncated = outcome.truncated.as_ref();
+    if let Some(count @ 1..) = truncated.map(|t| t.results_left_out) {
+        let left_out = format!("[of {count} results something is left out: they are too large]");
+        section(&mut text, "", &left_out);
+    }
     let saved = truncated.map(|t| [("stdout", &t.stdout_file), ("stderr", &t.stderr_file)]);
     for (name, file) in saved.into_iter().flatten() {
         if let Some(file) = file {

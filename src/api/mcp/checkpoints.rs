@@ -31,7 +31,8 @@ impl Tools {
         Parameters(arguments): Parameters<CheckpointArguments>,
     ) -> CallToolResult {
         let (id, context_id) = (&arguments.sandbox_id, &arguments.context_id);
-        let made = whole::checkpoint_context(self.supervisor(), id, context_id, arguments.name);
+        let (name, force) = (arguments.name, arguments.force);
+        let made = whole::checkpoint_context(self.supervisor(), id, context_id, name, force);
         answered(made.await, |info| {
             let text = format!("Kept the variables as checkpoint {}.", info.id);
             success(
@@ -108,6 +109,7 @@ impl Tools {
         let spec = ForkSpec {
             name: arguments.name,
             checkpoint_id: arguments.checkpoint_id,
+            force: arguments.force,
         };
         let forked = whole::fork_context(self.supervisor(), id, context_id, spec);
         answered(forked.await, |info| {

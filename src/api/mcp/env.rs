@@ -188,6 +188,8 @@ impl Ran {
             .as_ref()
             .filter(|_| verdict.outcome != "ok");
         let reason = verdict.traceback.as_ref().or(sentence);
+        // Of a code that it exits with a script says nothing.
+        let reason = reason.filter(|_| verdict.outcome != "error" || verdict.exit_code.is_none());
         if let Some(reason) = reason.filter(|_| verdict.error.is_some()) {
             if !stderr.is_empty() && !stderr.ends_with('\n') {
                 stderr.push('\n');
@@ -228,13 +230,7 @@ fn exit_code(verdict: &Verdict) -> i32 {
             let signalled = verdict.signal.map(|signal| 128 + signal);
             verdict.exit_code.or(signalled).unwrap_or(1)
         }
-        _ if verdict.error.as_deref() == Some("SystemExit") => {
-            match verdict.error_value.as_deref().unwrap_or_default() {
-                "" | "None" => 0,
-                value => value.parse().map_or(1, |code: i64| (code & 0xff) as i32),
-            }
-        }
-        _ => 1,
+        _ => verdict.exit_code.unwrap_or(1),
     }
 }
 

@@ -65,7 +65,8 @@ pub(super) struct ExecuteArguments {
     /// Seconds after which the code is stopped; a default applies when left out.
     #[serde(default)]
     pub(super) timeout_seconds: Option<f64>,
-    /// Text that input() and sys.stdin read; without it they are at their end.
+    /// Text on the code's standard input, which input(), sys.stdin and programs that it starts read; without
+    /// it they are at their end.
     #[serde(default)]
     pub(super) stdin: Option<String>,
     /// Whether variables outlive code that ends the Python process (out of memory, a crash): "auto"
@@ -108,6 +109,9 @@ pub(super) struct CheckpointArguments {
     /// A name for people, at most 128 characters.
     #[serde(default)]
     pub(super) name: Option<String>,
+    /// Copy it although threads, libraries or open files make a copy unsound; it may hang.
+    #[serde(default)]
+    pub(super) force: bool,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -138,6 +142,9 @@ pub(super) struct ForkArguments {
     /// A name for people, at most 128 characters.
     #[serde(default)]
     pub(super) name: Option<String>,
+    /// Copy it although threads, libraries or open files make a copy unsound; it may hang.
+    #[serde(default)]
+    pub(super) force: bool,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

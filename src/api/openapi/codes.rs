@@ -75,6 +75,7 @@ codes! {
     mirror_is_shared 409 "the mirror is everyone's, and the operator's to delete";
     mirror_name_taken 409 "another mirror has that name";
     no_terminal 409 "the process has no terminal";
+    not_copyable 409 "a copy of the Python process would not be sound; the detail names the thread, library or file";
     not_forked 409 "the Python process could not be copied";
     output_not_saved 409 "the sandbox did not take over-long output in time";
     packages_unreadable 409 "the sandbox's packages could not be listed";

@@ -129,6 +129,12 @@ class Execution:
         return None if reason is None else str(reason)
 
     @property
+    def exit_code(self) -> int | None:
+        """What a script would have exited with, where the code ended with ``sys.exit()`` or the like."""
+        code = self.raw.get("exit_code")
+        return None if code is None else int(code)
+
+    @property
     def not_restored(self) -> list[str]:
         """What could not be restored with the variables: threads that ran, connections."""
         return list(self.raw.get("not_restored", ()))
