@@ -16,9 +16,11 @@ import ctypes
 import os
 import re
 import sys
-import time
 import warnings
+# Bound here, as user code may replace what the modules have.
+from os import environ
 from posix import cpu_count
+from time import tzset
 
 from IPython import get_ipython
 
@@ -64,9 +66,9 @@ class Change:
         """`fresh`: no user code has run yet, so no library was loaded since the zygote looked."""
         followers = {}
         for name, value in self.variables.items():
-            self.saved[name] = os.environ.get(name)
+            self.saved[name] = environ.get(name)
             try:
-                os.environ[name] = value
+                environ[name] = value
             except ValueError as error:
                 print(f"environment variable {name!r} not set: {error}", file=sys.stderr)
                 del self.saved[name]
@@ -87,15 +89,19 @@ class Change:
 
     def undo(self):
         for name, value in self.saved.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            _attempt(environ.pop, name, None)
+            if value is not None:
+                _attempt(environ.__setitem__, name, value)
         for step in reversed(self.steps):
-            try:
-                step()
-            except Exception:
-                pass  # what it would put back is of user code's making by now
+            _attempt(step)
+
+
+def _attempt(function, *arguments):
+    """What is to be put back may be of user code's making by now."""
+    try:
+        function(*arguments)
+    except Exception:
+        pass
 
 
 def _is_fixed(name, value):
@@ -111,8 +117,8 @@ def _is_fixed(name, value):
 # and gives what undoes it once the variables are what they were.
 
 def _follow_time_zone(names, refuse):
-    time.tzset()
-    return time.tzset
+    tzset()
+    return tzset
 
 
 _path_entries = []
@@ -120,7 +126,7 @@ _path_entries = []
 
 def _follow_path(names, refuse):
     before = list(_path_entries)
-    entries = os.environ["PYTHONPATH"].split(os.pathsep)
+    entries = environ["PYTHONPATH"].split(os.pathsep)
     _replace_path_entries([os.path.abspath(entry) for entry in entries if entry])
     return lambda: _replace_path_entries(before)
 
@@ -135,7 +141,7 @@ def _replace_path_entries(entries):
 
 
 def _follow_safe_path(names, refuse):
-    if not os.environ["PYTHONSAFEPATH"] or "" not in sys.path:
+    if not environ["PYTHONSAFEPATH"] or "" not in sys.path:
         return _nothing
     at = sys.path.index("")
     del sys.path[at]
@@ -145,7 +151,7 @@ def _follow_safe_path(names, refuse):
 def _follow_warnings(names, refuse):
     filters, options = list(warnings.filters), list(sys.warnoptions)
     wrong = False
-    for option in filter(None, os.environ["PYTHONWARNINGS"].split(",")):
+    for option in filter(None, environ["PYTHONWARNINGS"].split(",")):
         try:
             warnings._setoption(option)
             sys.warnoptions.append(option)
@@ -179,7 +185,7 @@ def _follow_locale(names, refuse):
     (PEP 538)."""
     import locale
     before = locale.setlocale(locale.LC_CTYPE)
-    wanted = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
+    wanted = next(filter(None, map(environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
     try:
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8" if wanted in ("C", "POSIX") else wanted)
     except locale.Error:
@@ -197,20 +203,20 @@ def _follow_temporary_directory(names, refuse):
 
 def _follow_bytecode(names, refuse):
     before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = bool(os.environ["PYTHONDONTWRITEBYTECODE"])
+    sys.dont_write_bytecode = bool(environ["PYTHONDONTWRITEBYTECODE"])
     return lambda: setattr(sys, "dont_write_bytecode", before)
 
 
 def _follow_bytecode_prefix(names, refuse):
     before = sys.pycache_prefix
-    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] or None
+    sys.pycache_prefix = environ["PYTHONPYCACHEPREFIX"] or None
     return lambda: setattr(sys, "pycache_prefix", before)
 
 
 def _follow_digits(names, refuse):
     before = sys.get_int_max_str_digits()
     try:
-        sys.set_int_max_str_digits(int(os.environ["PYTHONINTMAXSTRDIGITS"]))
+        sys.set_int_max_str_digits(int(environ["PYTHONINTMAXSTRDIGITS"]))
     except ValueError:
         return refuse(names)
     return lambda: sys.set_int_max_str_digits(before)
@@ -219,7 +225,7 @@ def _follow_digits(names, refuse):
 def _follow_memory_traces(names, refuse):
     import tracemalloc
     try:
-        frames = int(os.environ["PYTHONTRACEMALLOC"] or 0)
+        frames = int(environ["PYTHONTRACEMALLOC"] or 0)
         if frames == 0 or tracemalloc.is_tracing():
             return _nothing
         tracemalloc.start(frames)
@@ -234,13 +240,13 @@ def _follow_loop_debugging(names, refuse):
     if loop is None:
         return _nothing
     before = loop.get_debug()
-    loop.set_debug(bool(os.environ["PYTHONASYNCIODEBUG"]))
+    loop.set_debug(bool(environ["PYTHONASYNCIODEBUG"]))
     return lambda: loop.set_debug(before)
 
 
 def _follow_processors(names, refuse):
     before = os.cpu_count, os.process_cpu_count
-    value = os.environ["PYTHON_CPU_COUNT"]
+    value = environ["PYTHON_CPU_COUNT"]
     # As the interpreter has it: "default" is what the system says.
     count = cpu_count() if value in ("", "default") else _positive(value)
     if count is None:
@@ -324,7 +330,7 @@ def _all_runtimes():
 
 def set_threads(count):
     """Variables and libraries of a kernel that has so many processors, before user code runs."""
-    os.environ.update(thread_environment(count))
+    environ.update(thread_environment(count))
     for setter, _, _ in _runtimes.values():
         setter(count)
 
@@ -336,7 +342,7 @@ def thread_environment(count):
 def _follow_threads(names, refuse):
     """OpenMP's own setting is of the calling thread: that of the executions."""
     before = {}
-    wrong = {name for name in names if _positive(os.environ[name].partition(",")[0]) is None}
+    wrong = {name for name in names if _positive(environ[name].partition(",")[0]) is None}
     for key, (setter, getter, variables) in _all_runtimes().items():
         count = _threads_of(variables)
         try:
@@ -361,7 +367,7 @@ def _follow_threads(names, refuse):
 
 def _threads_of(variables):
     for name in variables:
-        if count := _positive(os.environ.get(name, "").partition(",")[0]):
+        if count := _positive(environ.get(name, "").partition(",")[0]):
             return count
     return os.cpu_count() or 1
 

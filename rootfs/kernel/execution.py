@@ -118,7 +118,7 @@ class Execution:
         if self.left_out:
             frame |= {"results_left_out": self.left_out, "result_bytes_left_out": self.left_out_bytes}
         if env_not_applied:
-            frame["env_not_applied"] = list(env_not_applied)
+            frame["env_not_applied"] = sorted(env_not_applied)
         payload = encode(frame | {"files": files, "files_truncated": truncated})
         while len(payload) > MAX_FRAME_BYTES:
             files = files[: len(files) // 2]

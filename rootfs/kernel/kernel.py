@@ -110,7 +110,7 @@ class Kernel:
             elif message["type"] == "env":
                 change = environment.Change(message["env"])
                 change.apply(fresh=True)
-                self.tell({"type": "env_set", "env_not_applied": change.not_applied})
+                self.tell({"type": "env_set", "env_not_applied": sorted(change.not_applied)})
             elif message["type"] == "enter":
                 self.enter(message["cwd"])
             elif message["type"] == "branch":

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
@@ -141,20 +141,18 @@ fn keep_only(kept: [OwnedFd; 2]) -> Result<[OwnedFd; 2], Error> {
         rustix::fs::Mode::empty(),
     )
     .context("open /dev/null")?;
-    // By way of numbers above all that came, as one may be where another is to go.
-    let above = |fd: OwnedFd| {
-        let above = rustix::io::fcntl_dupfd_cloexec(&fd, KEPT_FDS);
-        // Its number is closed below; dropping it later would close a stranger.
-        std::mem::forget(fd);
-        above.context("keep a descriptor")
-    };
     let [control, view] = kept;
-    let (control, view, null) = (above(control)?, above(view)?, above(null)?);
+    // In this order none is overwritten before it is copied: the directory was opened last, when 3 was
+    // taken, and /dev/null after that.
+    if view.as_raw_fd() <= 3 {
+        return Err(Error::Refused("descriptor 3 was free".into()));
+    }
+    sys::place_fd(control.as_fd(), 3).context("keep the control socket")?;
     for target in 0..3 {
         sys::place_fd(null.as_fd(), target).context("empty the standard streams")?;
     }
-    sys::place_fd(control.as_fd(), 3).context("keep the control socket")?;
     sys::place_fd(view.as_fd(), 4).context("keep the view's directory")?;
+    // Their numbers are closed below; dropping them later would close strangers.
     std::mem::forget((control, view, null));
     sys::close_from(5).context("close inherited descriptors")?;
     let inherited = |fd| sys::inherited_fd(fd).context("keep a descriptor");

@@ -21,7 +21,8 @@ use super::error::{Context, Error};
 use super::grant::GRANT;
 use super::inbox::{Event, Inbox};
 use super::rootfs::{
-    DEVICES, LAYER, MIRROR, STAGE, attach, bind, lowers, make_file, make_private, mount, pivot,
+    DEVICES, LAYER, MIRROR, STAGE, VIEW, attach, bind, lowers, make_file, make_private, mount,
+    pivot,
 };
 use super::seccomp::Filters;
 use super::spec::{FromNursery, NurseryRequest, NurserySetup, NurseryVerb, SandboxSpec, USER_ID};
@@ -86,12 +87,12 @@ fn inherited(name: &str) -> Result<OwnedFd, Error> {
     open_tree(rustix::fs::CWD, &path, flags).context(format!("clone the mount of {path}"))
 }
 
-/// A root that holds the mirror's trees, `/proc` of this PID namespace, a few device nodes, and an empty
-/// directory to put sandboxes together in. Every sandbox's mount namespace starts as a copy of it.
+/// A root that holds the mirror's trees, `/proc` of this PID namespace, a few device nodes, and empty
+/// directories to put sandboxes together in. Every sandbox's mount namespace starts as a copy of it.
 fn enter_root(trees: &[(&str, OwnedFd)]) -> Result<(), Error> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV;
     mount("tmpfs", ROOT, plain, "size=1m,mode=755")?;
-    for dir in [STAGE, GRANT, "/proc", "/dev"] {
+    for dir in [STAGE, GRANT, VIEW, "/proc", "/dev"] {
         fs::create_dir(format!("{ROOT}{dir}")).context(format!("make {dir}"))?;
     }
     for (dir, tree) in trees {

@@ -11,13 +11,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, sy
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use super::error::{Context, Error};
 use super::grant;
 use super::spec::{HOME, SandboxSpec, USER_ID};
 use super::view;
-use super::view::VisibleLimits;
 
 /// Where the nursery keeps the mirror, in its own root.
 pub const MIRROR: &str = "/mirror";
@@ -27,8 +27,9 @@ pub const LAYER: &str = "/layer";
 pub const STAGE: &str = "/stage";
 /// The merged root, before it becomes `/`.
 pub const MERGED: &str = "/stage/m";
-/// Where the files of [`view`] are made. Nothing leads there once the merged root is `/`.
-const VIEW: &str = "/stage/v";
+/// Where the files of [`view`] are made, an empty directory in the nursery's root. Nothing leads there once
+/// the merged root is `/`.
+pub const VIEW: &str = "/view";
 /// Writable by the user: matplotlib looks for its font list here (`MPLCONFIGDIR`).
 pub const MPL_CONFIG_DIR: &str = "/var/cache/sandcell/matplotlib";
 /// Font list and settings that the mirror brings.
@@ -92,14 +93,8 @@ enum Op {
     Mask { path: String },
     /// Makes a directory read-only, where it exists.
     ReadOnly { path: String },
-    /// Writes the files of [`view`].
-    View { limits: VisibleLimits },
     /// Shows a file or directory of [`view`].
-    Show {
-        name: String,
-        path: String,
-        read_only: bool,
-    },
+    Show { name: &'static str, path: String },
 }
 
 const NO_SUID_DEV: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
@@ -195,25 +190,14 @@ fn plan(spec: &SandboxSpec) -> Vec<Op> {
             path: merged(&format!("/proc/{name}")),
         }));
     }
-    ops.push(Op::Mount {
-        kind: "tmpfs",
-        path: VIEW.into(),
-        flags: PLAIN,
-        data: view::OPTIONS.into(),
-    });
-    ops.push(Op::View {
-        limits: spec.visible,
-    });
     ops.extend(view::PROC_FILES.map(|name| Op::Show {
-        name: name.into(),
+        name,
         path: merged(&format!("/proc/{name}")),
-        read_only: !spec.ablation.writable_view,
     }));
     if spec.granted.is_none() {
         ops.push(Op::Show {
-            name: "sys".into(),
+            name: "sys",
             path: merged("/sys"),
-            read_only: !spec.ablation.writable_view,
         });
     }
     if spec.ablation.no_mount_flags {
@@ -240,24 +224,19 @@ pub fn lowers(layered: bool) -> String {
     }
 }
 
-/// Directories of the upper file system: upper, work, merged, that of [`VIEW`], and the shared memory directory,
+/// Directories of the upper file system: upper, work, merged and the shared memory directory,
 /// which is bound to `/dev/shm` so that one size limit covers everything that is written.
 pub fn stage_dirs(stage: &str) -> impl Iterator<Item = (String, u32)> + use<> {
     let stage = stage.to_owned();
-    [
-        ("u", 0o755),
-        ("w", 0o755),
-        ("m", 0o755),
-        ("v", 0o755),
-        ("shm", 0o1777),
-    ]
-    .into_iter()
-    .map(move |(name, mode)| (format!("{stage}/{name}"), mode))
+    [("u", 0o755), ("w", 0o755), ("m", 0o755), ("shm", 0o1777)]
+        .into_iter()
+        .map(move |(name, mode)| (format!("{stage}/{name}"), mode))
 }
 
 /// Builds the sandbox's file system and makes it the root of the calling process, which is init,
 /// alone in a new mount namespace. Gives the directory of the files of [`view`].
 pub fn enter(spec: &SandboxSpec) -> Result<OwnedFd, Error> {
+    let view = make_view(spec)?;
     for op in plan(spec) {
         op.carry_out()?;
     }
@@ -266,13 +245,23 @@ pub fn enter(spec: &SandboxSpec) -> Result<OwnedFd, Error> {
         grant::give(granted)?;
         show_beside_grant()?;
     }
+    pivot(MERGED)?;
+    Ok(view)
+}
+
+/// Makes the files of [`view`], and covers them with a read-only mount of themselves, from which they are
+/// shown: a mount takes over the flags of the one that it is bound from. Gives the directory below it.
+fn make_view(spec: &SandboxSpec) -> Result<OwnedFd, Error> {
+    mount("tmpfs", VIEW, PLAIN, view::OPTIONS)?;
+    view::make(VIEW, &spec.visible)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let writable = rustix::fs::open(VIEW, flags, Mode::empty()).context(format!("open {VIEW}"))?;
     if spec.ablation.writable_view {
         view::give_to_user(VIEW, &spec.visible)?;
+    } else {
+        read_only(VIEW)?;
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(VIEW, flags, Mode::empty()).context(format!("open {VIEW}"))?;
-    pivot(MERGED)?;
-    Ok(directory)
+    Ok(writable)
 }
 
 /// A driver's libraries read of the host's `/sys` which processors are near a GPU. What counts processors
@@ -286,7 +275,7 @@ fn show_beside_grant() -> Result<(), Error> {
     {
         let path = format!("{MERGED}/{name}");
         if Path::new(&path).exists() {
-            show(name, &path, true)?;
+            show(name, &path)?;
         }
     }
     Ok(())
@@ -353,18 +342,12 @@ impl Op {
             }
             Self::Mask { path } => mask(&path),
             Self::ReadOnly { path } => read_only(&path),
-            Self::View { limits } => view::make(VIEW, &limits),
-            Self::Show {
-                name,
-                path,
-                read_only,
-            } => show(&name, &path, read_only),
+            Self::Show { name, path } => show(name, &path),
         }
     }
 }
 
-/// Makes a directory.
-pub fn make_dir(path: &str, mode: u32) -> Result<(), Error> {
+fn make_dir(path: &str, mode: u32) -> Result<(), Error> {
     fs::DirBuilder::new()
         .mode(mode)
         .create(path)
@@ -400,15 +383,16 @@ pub fn bind(from: &str, path: &str) -> Result<(), Error> {
     rustix::mount::mount_bind(from, path).context(format!("bind {from} on {path}"))
 }
 
+/// Tried rather than looked at first: a file that is not there cannot be covered, and a directory not by a
+/// file (mount(2), ENOENT and ENOTDIR).
 fn mask(path: &str) -> Result<(), Error> {
-    match fs::symlink_metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(e).context(format!("look at {path}")),
-        Ok(m) if m.is_dir() => {
+    match rustix::mount::mount_bind("/dev/null", path) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::NOTDIR) => {
             let flags = PLAIN.union(MountFlags::RDONLY);
             mount("tmpfs", path, flags, "size=4k,nr_inodes=1,mode=555")
         }
-        Ok(_) => bind("/dev/null", path),
+        Err(e) => Err(e).context(format!("cover {path}")),
     }
 }
 
@@ -417,20 +401,12 @@ fn read_only(path: &str) -> Result<(), Error> {
         return Ok(());
     }
     bind(path, path)?;
-    remount_read_only(path)
-}
-
-fn show(name: &str, path: &str, read_only: bool) -> Result<(), Error> {
-    bind(&format!("{VIEW}/{name}"), path)?;
-    if read_only {
-        remount_read_only(path)?;
-    }
-    Ok(())
-}
-
-fn remount_read_only(path: &str) -> Result<(), Error> {
     rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | PLAIN, c"")
         .context(format!("make {path} read-only"))
+}
+
+fn show(name: &str, path: &str) -> Result<(), Error> {
+    bind(&format!("{VIEW}/{name}"), path)
 }
 
 /// Attaches a detached mount, made by the supervisor, at `path`.

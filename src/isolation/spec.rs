@@ -68,7 +68,8 @@ pub enum NurseryVerb {
     },
     /// Start a sandbox. Descriptors: `[0]` init's socket, `[1]` cgroup v2 directory; with
     /// `root_from_host`, `[2]` the stage and `[3]` the merged root as detached mounts; with `granted`,
-    /// the tree of it ([`super::grant`]); then the `cgroup.procs` files of v1 hierarchies.
+    /// the tree of it ([`super::grant`]); then the `cgroup.procs` files of v1 hierarchies. Init answers on its
+    /// socket with [`Reply::Ok`] and the directory of [`super::view`], or with [`Reply::Failed`].
     Sandbox(SandboxSpec),
 }
 

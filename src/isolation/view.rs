@@ -15,15 +15,16 @@
 //! below it is ever of user code's choice, and no link is followed.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io::Read as _;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{chown, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, ftruncate, openat2};
 use rustix::io::pwrite;
+use rustix::process::umask;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -122,8 +123,18 @@ pub(super) fn prepare() {
 
 /// Writes everything below `root`, the file system's own directory. In init.
 pub(super) fn make(root: &str, limits: &VisibleLimits) -> Result<(), Error> {
+    // Whatever the service was started with: the user must be able to read all of it.
+    let before = umask(Mode::empty());
+    let made = make_all(root, limits);
+    umask(before);
+    made
+}
+
+fn make_all(root: &str, limits: &VisibleLimits) -> Result<(), Error> {
     for directory in DIRECTORIES {
-        super::rootfs::make_dir(&format!("{root}/{directory}"), 0o755)?;
+        let path = format!("{root}/{directory}");
+        let made = DirBuilder::new().mode(0o755).create(&path);
+        made.context(format!("make {path}"))?;
     }
     let [list, others @ ..] = CPU_LISTS;
     for name in others {
@@ -133,7 +144,13 @@ pub(super) fn make(root: &str, limits: &VisibleLimits) -> Result<(), Error> {
     let used = VisibleUse::default();
     for (name, text) in of_limits(limits).into_iter().chain(of_use(limits, &used)) {
         let path = format!("{root}/{name}");
-        fs::write(&path, text).context(format!("write {path}"))?;
+        let new = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o444)
+            .open(&path);
+        let written = new.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.context(format!("write {path}"))?;
     }
     Ok(())
 }
@@ -145,6 +162,8 @@ pub(super) fn give_to_user(root: &str, limits: &VisibleLimits) -> Result<(), Err
     for name in DIRECTORIES.into_iter().chain(files.map(|(name, _)| name)) {
         let path = format!("{root}/{name}");
         chown(&path, Some(USER_ID), Some(USER_ID)).context(format!("give {path} away"))?;
+        let all = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(&path, all).context(format!("open {path} to all"))?;
     }
     Ok(())
 }

@@ -303,11 +303,12 @@ fn limits_are_shown_for_good(place: &dyn Place) -> Found {
              attempt('write ' + path, lambda: os.write(os.open(path, os.O_WRONLY), kept.encode()))\n    \
              attempt('mode ' + path, lambda: os.chmod(path, 0o666))\n    \
              attempt('time ' + path, lambda: os.utime(path, (1, 1)))\n    \
+             assert open(path).read(10) == kept[:10]\n\
+         for path in files:\n    \
              attempt('link ' + path, lambda: os.link('/tmp/mine', path))\n    \
              attempt('rename ' + path, lambda: os.rename('/tmp/mine', path))\n    \
              attempt('remove ' + path, lambda: os.unlink(path))\n    \
-             attempt('unmount ' + path, lambda: check(libc.umount2(path.encode(), 2)))\n    \
-             assert open(path).read(10) == kept[:10]\n\
+             attempt('unmount ' + path, lambda: check(libc.umount2(path.encode(), 2)))\n\
          for path in directories:\n    \
              attempt('make in ' + path, lambda: os.mkdir(path + '/mine'))\n    \
              attempt('unmount ' + path, lambda: check(libc.umount2(path.encode(), 2)))\n    \

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -211,25 +212,22 @@ fn programs_see_the_limits_and_not_the_host() {
                 "memory.swap.max": "0", "pids.max": "77", "cgroup.controllers": "cpu memory pids",
             })
         );
-        let said = sandbox.command("nproc; nproc --all; lscpu --parse=CPU | grep -vc '#'; free -b | awk '/Mem/ {print $2}'");
+        let said = sandbox
+            .command("nproc; lscpu --parse=CPU | grep -vc '#'; free -b | awk '/Mem/ {print $2}'");
         let total = 700 * MIB;
         assert_eq!(
             said["stdout"],
-            format!("{count}\n{count}\n{count}\n{total}\n"),
+            format!("{count}\n{count}\n{total}\n"),
             "{said}"
         );
+        // joblib takes what can really run at once, where that is less.
+        let at_once = available_parallelism().map_or(1, |n| n.get().min(count));
         let libraries = "import joblib, psutil\n\
             print(joblib.cpu_count(), psutil.cpu_count(), psutil.virtual_memory().total)";
-        assert_eq!(
-            sandbox.stdout(libraries),
-            format!("{count} {count} {total}\n")
-        );
+        let told = format!("{at_once} {count} {total}\n");
+        assert_eq!(sandbox.stdout(libraries), told);
         let of_program = sandbox.command(&format!("python3 -c '{}'", libraries.replace('\n', ";")));
-        assert_eq!(
-            of_program["stdout"],
-            format!("{count} {count} {total}\n"),
-            "{of_program}"
-        );
+        assert_eq!(of_program["stdout"], told, "{of_program}");
     }
 }
 
@@ -253,11 +251,15 @@ fn available_memory_is_at_most_a_second_old() {
         .expect("a number");
     assert!((400..=512).contains(&before), "{before} MiB");
     // Within an execution.
-    let code = format!("x = bytes(200 << 20)\nprint(wait(lambda now: now < {before} - 150))");
+    // A mapping of its own, which an allocator would not keep when it is let go.
+    let code = format!(
+        "import mmap\nx = mmap.mmap(-1, 200 << 20)\nfor _ in range(200): x.write(bytes(1 << 20))\n\
+         print(wait(lambda now: now < {before} - 150))"
+    );
     let within = sandbox.printed(&code).as_u64().expect("a number");
     assert!(before - within >= 190, "{before} MiB, then {within}");
     // What was freed while nothing ran is seen by the first read of the next, after a second.
-    sandbox.execute("del x");
+    sandbox.execute("x.close()");
     std::thread::sleep(Duration::from_millis(1100));
     let after = sandbox
         .printed("print(available())")
@@ -268,7 +270,7 @@ fn available_memory_is_at_most_a_second_old() {
     let begun = Instant::now();
     let path = sandbox.path("processes");
     let hold =
-        json!({ "command": "python3 -c 'x = bytes(150 << 20); import time; time.sleep(60)'" });
+        json!({ "command": "python3 -c 'x = b\"x\" * (150 << 20); import time; time.sleep(60)'" });
     sandbox.service.post_json(&path, &hold).ok();
     let script = format!(
         "{AVAILABLE}\nend = time.monotonic() + 10\n\
