@@ -8,11 +8,12 @@ from os import scandir
 MAX_ENTRIES = 20_000
 MAX_SECONDS = 0.25
 SKIPPED = "__pycache__"
+_LINK = "symlink"
 
 
 class Snapshot:
-    """Regular files below a directory, where it is not None: path to what tells whether a file was
-    touched."""
+    """Regular files and symbolic links below a directory, where it is not None: path to what tells
+    whether one was touched, of a link one thing more. No link is followed."""
 
     def __init__(self, root):
         self.files = {}
@@ -30,15 +31,16 @@ class Snapshot:
                         # Hidden ones are caches and settings of tools, not a result.
                         if name[0] == "." or name == SKIPPED:
                             continue
+                        link = False
                         if entry.is_dir(follow_symlinks=False):
                             pending.append((entry.path, f"{prefix}{name}/"))
-                        elif entry.is_file(follow_symlinks=False):
+                        elif entry.is_file(follow_symlinks=False) or (link := entry.is_symlink()):
                             try:
                                 stat = entry.stat(follow_symlinks=False)
                             except OSError:
                                 continue  # gone since it was listed
-                            self.files[prefix + name] = (stat.st_size, stat.st_mtime_ns,
-                                                         stat.st_ctime_ns, stat.st_ino)
+                            state = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+                            self.files[prefix + name] = (*state, _LINK) if link else state
                         if entries >= MAX_ENTRIES:
                             break
             except OSError:
@@ -58,15 +60,19 @@ def changes(before, after, limit):
         if path not in old:
             # What the first look did not reach may have been there all the time.
             if before.complete:
-                found.append((path, state[0], "created"))
+                found.append((path, state[0], "created", _kind(state)))
         elif old[path] != state:
-            found.append((path, state[0], "changed"))
+            found.append((path, state[0], "changed", _kind(state)))
     if after.complete:
-        found.extend((path, 0, "deleted") for path in old if path not in new)
+        found.extend((path, 0, "deleted", _kind(state)) for path, state in old.items() if path not in new)
     found.sort()
     truncated = len(found) > limit or not (before.complete and after.complete)
-    return [{"path": _text(path), "size": size, "change": change}
-            for path, size, change in found[:limit]], truncated
+    return [{"path": _text(path), "size": size, "change": change, "kind": kind}
+            for path, size, change, kind in found[:limit]], truncated
+
+
+def _kind(state):
+    return _LINK if state[-1] is _LINK else "file"
 
 
 def is_full(root, error):

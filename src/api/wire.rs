@@ -21,8 +21,8 @@ use super::error::Refusal;
 use super::openapi;
 use crate::supervisor::{
     BranchInfo, Change, CheckpointInfo, CommandEnded, CommandOutcome, CommandSpec, ContextInfo,
-    ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, ForkSpec, OnDisconnect, Restore,
-    SandboxInfo, Usage, Wish,
+    ContextSpec, CreateSpec, ExecuteSpec, FileChange, FileEntry, FileKind, ForkSpec, OnDisconnect,
+    Restore, SandboxInfo, Usage, Wish,
 };
 pub(crate) use file::*;
 pub(crate) use mirror::*;
@@ -490,21 +490,28 @@ pub(crate) struct TouchedFile {
     /// `created`, `changed` or `deleted`.
     #[schema(value_type = openapi::FileEvent)]
     pub(crate) change: &'static str,
-    /// Where this service serves it; null when deleted.
+    /// `symlink` where it is a link, which is not followed; missing for regular files.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<openapi::FileKind>)]
+    pub(crate) kind: Option<&'static str>,
+    /// Where this service serves it; null for a link and when deleted.
     pub(crate) url: Option<String>,
 }
 
 impl TouchedFile {
     pub(crate) fn new(sandbox_id: &str, file: FileChange) -> Self {
-        let (change, url) = match file.change {
-            Change::Created => ("created", Some(download_url(sandbox_id, &file.path))),
-            Change::Changed => ("changed", Some(download_url(sandbox_id, &file.path))),
-            Change::Deleted => ("deleted", None),
+        let change = match file.change {
+            Change::Created => "created",
+            Change::Changed => "changed",
+            Change::Deleted => "deleted",
         };
+        let served = file.change != Change::Deleted && file.kind == FileKind::File;
+        let url = served.then(|| download_url(sandbox_id, &file.path));
         Self {
             path: file.path,
             size: file.size,
             change,
+            kind: (file.kind != FileKind::File).then(|| file.kind.as_str()),
             url,
         }
     }

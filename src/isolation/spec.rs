@@ -279,6 +279,8 @@ pub struct FileDifference {
     pub was_there: bool,
     /// Its bytes; `None` where it has gone.
     pub size: Option<u64>,
+    /// What it is, or was.
+    pub kind: FileKind,
 }
 
 /// Form of an archive.

@@ -48,6 +48,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::isolation::spec::FileKind;
+
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
 pub const VERSION: u32 = 8;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
@@ -154,7 +156,8 @@ pub enum ToKernel<'a> {
     Execute {
         /// Echoed in every frame that belongs to this execution.
         id: u64,
-        /// Source text, IPython syntax.
+        /// Source text, IPython syntax. May have halves of surrogate pairs, as Python's strings may.
+        #[serde(serialize_with = "crate::surrogate::serialize")]
         code: &'a str,
         /// Variables for this execution only: set before, put back after. One that cannot be set
         /// (`=` or NUL in its name) is a line on stderr.
@@ -206,7 +209,7 @@ pub enum ResultKind {
     Update,
 }
 
-/// A file of the working directory that an execution changed.
+/// A file or link of the working directory that an execution changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileChange {
     /// Relative to the working directory, `/`-separated.
@@ -216,6 +219,8 @@ pub struct FileChange {
     pub size: u64,
     /// What happened to it.
     pub change: Change,
+    /// A regular file or a symbolic link.
+    pub kind: FileKind,
 }
 
 /// Kind of a [`FileChange`].

@@ -6,10 +6,11 @@ def seen():
     found = {}
     for folder, folders, files in os.walk("."):
         folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
-        for name in files:
+        # Links to folders are among these.
+        for name in files + folders:
             path = os.path.join(folder, name)
             stat = os.lstat(path)
-            if name[0] != "." and os.path.isfile(path) and not os.path.islink(path):
+            if name[0] != "." and (os.path.islink(path) or os.path.isfile(path)):
                 found[path[2:]] = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
     return found
 

@@ -17,7 +17,7 @@ use super::tree::MAX_DEPTH;
 use super::watch::{COME_OR_GONE, add};
 use super::{MAX_PATH_BYTES, Refusal, descend, given, home, mappings, open_dir, parts_of};
 use crate::isolation::channel;
-use crate::isolation::spec::{FileDifference, JournalLimits, Reply};
+use crate::isolation::spec::{FileDifference, FileKind, JournalLimits, Reply};
 
 /// Bytes of events that are read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -67,6 +67,7 @@ fn is_skipped(name: &[u8]) -> bool {
 /// Differs where a file was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct State {
+    link: bool,
     inode: u64,
     size: u64,
     modified: (i64, i64),
@@ -76,6 +77,7 @@ struct State {
 impl State {
     fn of(stat: &Stat) -> Self {
         Self {
+            link: FileType::from_raw_mode(stat.st_mode) == FileType::Symlink,
             inode: stat.st_ino,
             size: stat.st_size.max(0) as u64,
             modified: (stat.st_mtime, stat.st_mtime_nsec as i64),
@@ -332,7 +334,8 @@ impl Journal {
     ) -> Result<(), Refusal> {
         let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok();
         let kind = stat.map(|stat| FileType::from_raw_mode(stat.st_mode));
-        let file = stat.filter(|_| kind == Some(FileType::RegularFile));
+        let told = matches!(kind, Some(FileType::RegularFile | FileType::Symlink));
+        let file = stat.filter(|_| told);
         if is_skipped(name.to_bytes()) {
             let linked = file.filter(|stat| stat.st_nlink > 1);
             self.new_links.extend(linked.map(|stat| stat.st_ino));
@@ -484,6 +487,10 @@ impl Journal {
                 path,
                 was_there: before.is_some(),
                 size: now.map(|state| state.size),
+                kind: match now.or(before) {
+                    Some(State { link: true, .. }) => FileKind::Symlink,
+                    _ => FileKind::File,
+                },
             });
         }
         let last = Reply::Differences {

@@ -14,7 +14,7 @@ use super::super::sandbox::Sandbox;
 use super::super::types::{Change, FileChange};
 use super::{broken, next, refusal, shown, start};
 use crate::isolation::channel::Channel;
-use crate::isolation::spec::{FileDifference, FileWork, JournalLimits, Reply};
+use crate::isolation::spec::{FileDifference, FileKind, FileWork, JournalLimits, Reply};
 
 /// Files in a working directory from which on a journal is kept: so many take a kernel half a millisecond
 /// to look at, before and after each execution.
@@ -76,8 +76,8 @@ pub struct Turn(Arc<Mutex<Changes>>);
 
 #[derive(Debug, Default)]
 struct Changes {
-    /// By path: whether it was there before, and its size.
-    files: BTreeMap<Vec<u8>, (bool, Option<u64>)>,
+    /// By path: whether it was there before, its size, and what it is.
+    files: BTreeMap<Vec<u8>, (bool, Option<u64>, FileKind)>,
     /// Of all paths.
     bytes: usize,
     left_out: bool,
@@ -89,11 +89,11 @@ impl Changes {
         for difference in differences {
             let bytes = self.bytes + difference.path.len();
             match self.files.get_mut(&difference.path) {
-                Some((_, size)) => *size = difference.size,
+                Some((_, size, kind)) => (*size, *kind) = (difference.size, difference.kind),
                 None if bytes > MAX_PATH_BYTES => self.left_out = true,
                 None => {
                     self.bytes = bytes;
-                    let now = (difference.was_there, difference.size);
+                    let now = (difference.was_there, difference.size, difference.kind);
                     self.files.insert(difference.path.clone(), now);
                 }
             }
@@ -104,15 +104,16 @@ impl Changes {
     fn told(&self, most: usize) -> (Vec<FileChange>, bool) {
         let mut changes = self.files.iter().filter_map(|(path, now)| {
             let change = match now {
-                (false, Some(_)) => Change::Created,
-                (true, Some(_)) => Change::Changed,
-                (true, None) => Change::Deleted,
-                (false, None) => return None,
+                (false, Some(_), _) => Change::Created,
+                (true, Some(_), _) => Change::Changed,
+                (true, None, _) => Change::Deleted,
+                (false, None, _) => return None,
             };
             Some(FileChange {
                 path: shown(path),
                 size: now.1.unwrap_or_default(),
                 change,
+                kind: now.2,
             })
         });
         let told = changes.by_ref().take(most).collect();

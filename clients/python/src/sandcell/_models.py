@@ -119,13 +119,15 @@ class FileChange(Model):
         path: Relative to the working directory.
         size: Bytes afterwards, 0 when deleted.
         change: ``created``, ``changed`` or ``deleted``.
-        url: Path of the service that serves it; ``None`` when deleted.
+        url: Path of the service that serves it; ``None`` for a link and when deleted.
+        type: ``file`` or ``symlink``.
     """
 
     path: str
     size: int
     change: str
     url: str | None = None
+    type: str = "file"
 
 
 @dataclass(frozen=True)
