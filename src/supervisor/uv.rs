@@ -25,6 +25,13 @@ const PYTHON: &str = "/usr/bin/python3";
 const NO_PATH: &str = "/dev/null/bin";
 /// Where packages go.
 const PREFIX: &str = "/opt/venv";
+/// uv writes the interpreter that it was given into the commands of packages. That is Debian's, which finds
+/// no package of [`PREFIX`]: they are to run with the one that does.
+const MEND_COMMANDS: &str = "find /opt/venv/bin -type f -size -64k -print0 \
+    | xargs -0 grep -lxZ -m 1 '#!/usr/bin/python3' \
+    | xargs -0 -r sed -i '1s|.*|#!/opt/venv/bin/python|'";
+/// Longest that this may take; it takes 10 ms.
+const MEND_TIME: Duration = Duration::from_secs(10);
 /// Bytes of each of uv's streams that are kept.
 const OUTPUT_BYTES: usize = 256 * 1024;
 /// Longest that uv may take to read its requirements.
@@ -105,6 +112,9 @@ pub(super) async fn uv(
     };
     tokio::join!(feed, read);
     let end = process.log.wait_end().await;
+    if arguments[0] == "install" && end.code == Some(0) {
+        mend_commands(sandbox).await;
+    }
     said.push_str(&stdout.finish("stdout"));
     complained.push_str(&stderr.finish("stderr"));
     Ok(Ran {
@@ -112,6 +122,22 @@ pub(super) async fn uv(
         stderr: complained,
         end,
     })
+}
+
+/// Where no process can be started the packages are installed all the same.
+async fn mend_commands(sandbox: &Arc<Sandbox>) {
+    let program = Program {
+        argv: ["/bin/sh", "-c", MEND_COMMANDS].map(str::to_owned).to_vec(),
+        cwd: None,
+        env: BTreeMap::default(),
+        input: Input::Empty,
+        apart: None,
+        deadline: Some(Instant::now() + MEND_TIME),
+        log_bytes: OUTPUT_BYTES,
+    };
+    if let Ok(process) = program::start(sandbox, program).await {
+        process.log.wait_end().await;
+    }
 }
 
 /// All of it: neither the sandbox's nor the host's variables reach uv.
