@@ -26,8 +26,10 @@ for package in bokeh joblib matplotlib mpl_toolkits mpmath networkx numba numpy 
     find "$package" -depth -type d \( -name tests -o -name test \) \
         ! -path sklearn/datasets/tests ! -path 'sympy/testing*' -exec rm -rf {} +
 done
-# Headers and static libraries for compilers, which are not here.
-rm -rf pyarrow/include pyarrow/includes pyarrow/src
-find /opt/venv /usr/lib -name '*.a' -type f -delete
+# Headers and static libraries for compilers, which are here only where the operator asks for them.
+if [ ! -e /usr/bin/gcc ]; then
+    rm -rf pyarrow/include pyarrow/includes pyarrow/src
+    find /opt/venv /usr/lib -name '*.a' -type f -delete
+fi
 
 /opt/venv/bin/python /tmp/recipe/patch.py

@@ -229,6 +229,8 @@ pub struct Packages {
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mirrors {
+    /// Debian packages of the base besides those of the recipe. Each set makes a base of its own.
+    pub debian_packages: Vec<String>,
     /// Layered mirrors that there are, those under way included; 0 refuses to make any.
     pub max: usize,
     /// Bytes of the files of a layer.
@@ -344,6 +346,19 @@ impl Config {
             return Err("limits.stdin_seconds must be 1 or more".into());
         }
         let mirrors = &self.mirrors;
+        let is_name = |name: &String| {
+            let mut bytes = name.bytes();
+            bytes
+                .next()
+                .is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+                && bytes
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.".contains(&b))
+        };
+        if let Some(wrong) = mirrors.debian_packages.iter().find(|name| !is_name(name)) {
+            return Err(format!(
+                "mirrors.debian_packages: {wrong:?} is no name of a Debian package"
+            ));
+        }
         if mirrors.build_seconds == 0 || mirrors.preload_seconds == 0 || mirrors.idle_seconds == 0 {
             return Err(
                 "mirrors.build_seconds, .preload_seconds and .idle_seconds must be 1 or more"
@@ -517,6 +532,7 @@ impl Default for Packages {
 impl Default for Mirrors {
     fn default() -> Self {
         Self {
+            debian_packages: Vec::new(),
             max: 16,
             max_layer_bytes: 8 * 1024 * MIB,
             max_layer_entries: 400_000,

@@ -303,6 +303,7 @@ fn sandbox(common: &Common) -> Result<Item, String> {
     let mut config = common.load()?;
     let store =
         crate::mirror::Store::open(&config.mirrors_dir()).map_err(|e| format!("failed to {e}"))?;
+    let store = store.with_packages(&config.mirrors.debian_packages);
     let Some(mirror) = store.find_base().map_err(|e| format!("failed to {e}"))? else {
         return Ok(Item::new(
             NAME,

@@ -146,6 +146,7 @@ impl BaseMirror {
 fn base_mirror(config: &Config) -> Result<BaseMirror, String> {
     let said = |e: crate::mirror::Error| format!("failed to {e}");
     let store = Store::open(&config.mirrors_dir()).map_err(said)?;
+    let store = store.with_packages(&config.mirrors.debian_packages);
     let mirror = match store.find_base().map_err(said)? {
         Some(mirror) => mirror,
         None => {

@@ -245,6 +245,7 @@ impl Layers {
     fn fresh(&self, prefix: &str) -> PathBuf {
         let store = Store {
             dir: self.dir.clone(),
+            packages: Vec::new(),
         };
         store.fresh(prefix)
     }

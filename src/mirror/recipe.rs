@@ -1,5 +1,7 @@
 //! The recipe: the files of `rootfs/` that decide what a mirror holds, embedded in the binary.
 
+use std::collections::BTreeSet;
+
 use sha2::{Digest, Sha256};
 
 /// Counts changes to the Rust half of the recipe (`build.rs`, `tree.rs`) that change the tree.
@@ -23,30 +25,30 @@ pub(super) const INPUTS: [(&str, &str); 10] = [
     ("no-manager.sh", include_str!("../../rootfs/no-manager.sh")),
 ];
 
-/// SHA-256, in hexadecimal, over all of the recipe and the processor's architecture.
-pub(super) fn key() -> String {
+/// SHA-256, in hexadecimal, over all of the recipe, `more` Debian packages and the processor's architecture.
+pub(super) fn key(more: &[String]) -> String {
     let mut hash = Sha256::new();
     let fixed = [
         ("version", VERSION),
         ("arch", std::env::consts::ARCH),
         ("enter.sh", ENTER),
-        ("packages.txt", PACKAGES),
     ];
-    for (name, content) in fixed.iter().chain(&INPUTS) {
+    let more = packages(more);
+    for (name, content) in fixed.iter().chain(&[("packages", &*more)]).chain(&INPUTS) {
         hash.update(format!("{name} {}\n", content.len()));
         hash.update(content);
     }
     super::manifest::hex(&hash.finalize())
 }
 
-/// The Debian packages, as mmdebstrap's `--include` takes them.
-pub(super) fn packages() -> String {
-    PACKAGES
+/// The Debian packages and `more`, as mmdebstrap's `--include` takes them, each once.
+pub(super) fn packages(more: &[String]) -> String {
+    let own = PACKAGES
         .lines()
         .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .collect::<Vec<_>>()
-        .join(",")
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let all: BTreeSet<&str> = own.chain(more.iter().map(String::as_str)).collect();
+    all.into_iter().collect::<Vec<_>>().join(",")
 }
 
 /// The lines of the locked requirements that are about uv: it is fetched first, by its hash.
@@ -100,8 +102,25 @@ mod tests {
 
     #[test]
     fn packages_are_one_comma_separated_word() {
-        let packages = packages();
-        assert!(packages.split(',').any(|name| name == "python3"));
-        assert!(!packages.contains(char::is_whitespace) && !packages.contains('#'));
+        let plain = packages(&[]);
+        assert!(plain.split(',').any(|name| name == "python3"));
+        assert!(!plain.contains(char::is_whitespace) && !plain.contains('#'));
+    }
+
+    #[test]
+    fn other_packages_are_another_base_and_the_same_ones_the_same() {
+        let names = |names: &[&str]| {
+            names
+                .iter()
+                .map(|&name| name.to_owned())
+                .collect::<Vec<_>>()
+        };
+        let tools = names(&["nodejs", "gcc"]);
+        assert!(packages(&tools).contains(",gcc,"));
+        assert_ne!(key(&tools), key(&[]));
+        assert_eq!(
+            key(&tools),
+            key(&names(&["gcc", "nodejs", "gcc", "python3"]))
+        );
     }
 }

@@ -26,6 +26,8 @@ const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(super) dir: PathBuf,
+    /// Debian packages of its base besides the recipe's.
+    pub(super) packages: Vec<String>,
 }
 
 /// What is recorded beside a mirror when it is built.
@@ -137,7 +139,8 @@ impl Store {
             .create(dir)
             .map_err(Error::io("make", dir))?;
         let dir = fs::canonicalize(dir).map_err(Error::io("open", dir))?;
-        let store = Self { dir };
+        let packages = Vec::new();
+        let store = Self { dir, packages };
         if !store.leftovers()?.is_empty() {
             let path = store.lock_path();
             let lock = open_lock(&path)?;
@@ -150,12 +153,24 @@ impl Store {
         Ok(store)
     }
 
+    /// The same directory, with a base that has these Debian packages too.
+    #[must_use]
+    pub fn with_packages(mut self, names: &[String]) -> Self {
+        self.packages = names.to_vec();
+        self
+    }
+
+    /// What its base records as its recipe.
+    pub(super) fn key(&self) -> String {
+        recipe::key(&self.packages)
+    }
+
     /// The newest complete mirror that was built from this binary's recipe.
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::Damaged`] for a store or a record that cannot be read.
     pub fn find_base(&self) -> Result<Option<Mirror>, Error> {
-        let key = recipe::key();
+        let key = self.key();
         let mut mirrors = self.mirrors()?;
         mirrors.retain(|mirror| mirror.record.recipe == key);
         Ok(mirrors
@@ -184,7 +199,7 @@ impl Store {
     /// # Errors
     /// What [`Store::find_base`] fails with.
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
-        let key = recipe::key();
+        let key = self.key();
         let mut listed = Vec::new();
         for mirror in self.mirrors()? {
             let in_use = match mirror.lock_exclusive() {
@@ -382,8 +397,8 @@ mod tests {
         assert!(store.0.find_base().unwrap().is_none());
         add_mirror(&store.0, "another recipe", "the longest is the newest");
         assert!(store.0.find_base().unwrap().is_none());
-        add_mirror(&store.0, &recipe::key(), "old");
-        let new = add_mirror(&store.0, &recipe::key(), "newer");
+        add_mirror(&store.0, &recipe::key(&[]), "old");
+        let new = add_mirror(&store.0, &recipe::key(&[]), "newer");
         assert_eq!(store.0.find_base().unwrap().unwrap().id, new.id);
         let listed = store.0.list().unwrap();
         let current: Vec<bool> = listed.iter().map(|entry| entry.current).collect();

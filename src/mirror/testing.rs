@@ -64,6 +64,6 @@ pub(super) fn add_mirror(store: &Store, recipe: &str, hosts: &str) -> Mirror {
 
 pub(super) fn small_store() -> (TempStore, Mirror) {
     let store = temp_store();
-    let mirror = add_mirror(&store.0, &recipe::key(), "host");
+    let mirror = add_mirror(&store.0, &recipe::key(&[]), "host");
     (store, mirror)
 }
