@@ -66,3 +66,4 @@ pub mod kernel;
 pub mod mirror;
 pub mod network;
 pub mod supervisor;
+mod surrogate;

@@ -1,5 +1,6 @@
 //! Request bodies: counted while they arrive, given up when they stall, decoded strictly.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -11,6 +12,9 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::error::{Limit, Refusal};
+use crate::surrogate::{self, Marked};
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// What a body claims to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +74,38 @@ pub(crate) async fn read(
     Ok(bytes)
 }
 
+/// A body that begins with a byte order mark, without it. Only UTF-8 is taken: the marks of UTF-16 and
+/// UTF-32 are told from code that is garbled.
+pub(crate) fn without_mark(bytes: &[u8]) -> Result<&[u8], Refusal> {
+    if [&b"\xff\xfe"[..], b"\xfe\xff", b"\0\0\xfe\xff"]
+        .iter()
+        .any(|mark| bytes.starts_with(mark))
+    {
+        return Err(Refusal::bad_request(
+            "invalid_utf8",
+            "the body begins with the byte order mark of UTF-16 or UTF-32: send it as UTF-8",
+        ));
+    }
+    Ok(bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes))
+}
+
+/// A JSON text as serde_json takes it, of a body as Python's `json` does: with a byte order mark, and with
+/// halves of surrogate pairs in code.
+pub(crate) fn plain_json(bytes: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
+    let bytes = without_mark(bytes)?;
+    match surrogate::mark(bytes) {
+        Marked::Same(bytes) => Ok(bytes.into()),
+        Marked::Changed(bytes) => Ok(bytes.into()),
+        Marked::Refused(field) => Err(Refusal::invalid(&*field, surrogate::refusal(&field))),
+    }
+}
+
 /// Decodes a JSON object; the refusal names the field that is wrong.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+    decode_plain(&plain_json(bytes)?)
+}
+
+fn decode_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     if bytes.trim_ascii_start().first().is_some_and(|&b| b != b'{') {
         // serde would take an array as a struct's fields in order.
         serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(malformed)?;
@@ -251,7 +285,7 @@ mod tests {
             "nope",
             "{\"code\":\"\"} x",
             "[",
-            "{\"code\":\"\\ud800\"}",
+            "\u{feff}\u{feff}{}",
         ] {
             let (status, body) = refused(text).await;
             assert_eq!(
@@ -272,6 +306,22 @@ mod tests {
         assert_eq!(refused(&deep).await.0, 422);
         let deep = format!("{{\"extra\": {}", "[".repeat(100_000));
         assert_eq!(refused(&deep).await.0, 422);
+    }
+
+    #[tokio::test]
+    async fn what_python_takes_is_taken() {
+        for text in ["\u{feff}{\"code\":\"1\"}", "\u{feff} {\"code\":\"1\"}"] {
+            assert_eq!(decode::<Sample>(text.as_bytes()).unwrap().code, "1");
+        }
+        decode::<Sample>(br#"{"code":"\ud83d"}"#).unwrap();
+        let (status, body) = refused(r#"{"code":"","env":{"A":"\ud83d"}}"#).await;
+        assert_eq!((status, &body["field"]), (422, &"env.A".into()));
+        let utf16: Vec<u8> = "\u{feff}{}"
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        let refusal = decode::<Sample>(&utf16).expect_err("a refusal");
+        assert_eq!(refusal.code(), "invalid_utf8");
     }
 
     #[tokio::test]

@@ -209,6 +209,7 @@ async fn execute_request(
         return body::decode(&bytes);
     }
     let bytes = body::read(headers, body, app.code_limit(), app.stall()).await?;
+    body::without_mark(&bytes)?;
     String::from_utf8(bytes)
         .map(ExecuteRequest::of_code)
         .map_err(|error| {

@@ -303,7 +303,8 @@ impl Run<'_> {
         let deadline = Instant::now() + self.request.timeout;
         let message = ToKernel::Execute {
             id: self.id,
-            code: self.request.code,
+            // As Python takes a file of it.
+            code: (self.request.code.strip_prefix('\u{feff}')).unwrap_or(self.request.code),
             env: self.request.env,
             stdin: self.request.stdin,
             max_result_bytes: self.request.result_bytes,

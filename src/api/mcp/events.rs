@@ -229,6 +229,7 @@ async fn message(State(events): State<Events>, request: Request) -> Result<Respo
     let (head, body) = request.into_parts();
     let limit = events.app.body_limit();
     let bytes = body::read(&head.headers, body, limit, events.app.stall()).await?;
+    let bytes = body::plain_json(&bytes)?;
     beside::check(&bytes)?;
     let mut message: ClientJsonRpcMessage =
         serde_json::from_slice(&bytes).map_err(|error| beside::malformed(&error))?;

@@ -30,6 +30,7 @@ mod tools;
 mod upload;
 mod workspace;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,6 +124,10 @@ async fn endpoint(State(endpoint): State<Endpoint>, request: Request) -> Result<
     let app = &endpoint.app;
     let (head, body) = request.into_parts();
     let bytes = body::read(&head.headers, body, app.body_limit(), app.stall()).await?;
+    let bytes = match body::plain_json(&bytes)? {
+        Cow::Borrowed(plain) if plain.len() == bytes.len() => bytes,
+        plain => plain.into_owned(),
+    };
     beside::check(&bytes)?;
     let method = head.method.clone();
     let request = Request::from_parts(head, Body::from(bytes));

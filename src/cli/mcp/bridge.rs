@@ -18,6 +18,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::post::{Place, post};
 use crate::api::SetName;
+use crate::surrogate::{self, Marked};
 
 /// Bytes of one message of the client; the service has a smaller limit and says so.
 const MAX_LINE_BYTES: usize = 64 * 1024 * 1024;
@@ -251,7 +252,13 @@ async fn next_line(input: &mut (impl AsyncBufRead + Unpin)) -> Line {
             line.clear();
             continue;
         }
-        return match serde_json::from_slice::<Value>(&line) {
+        let plain = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&line);
+        let message = match surrogate::mark(plain) {
+            Marked::Changed(plain) => serde_json::from_slice::<Value>(&plain),
+            // serde_json refuses halves.
+            Marked::Same(_) | Marked::Refused(_) => serde_json::from_slice::<Value>(plain),
+        };
+        return match message {
             Ok(message) if message.is_object() => Line::Message(message),
             _ => Line::Refused("each line must be one message of JSON-RPC 2.0"),
         };
