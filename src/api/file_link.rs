@@ -22,7 +22,7 @@ use super::query::Parameters;
     path = "/sandbox/file",
     operation_id = "show_file",
     tag = "files",
-    params(("sandbox_id" = Option<String>, Query, description = "The sandbox."), ("sandbox_name" = Option<String>, Query, description = "Or its name, where one live sandbox has that."), ("file_path" = String, Query, description = "Path of the file; it may begin with `/app/results/` or `/home/user/`."), ("Range" = Option<String>, Header, description = "Which bytes, such as `bytes=0-99`."), ("If-None-Match" = Option<String>, Header, description = "The ETag of what the client has.")),
+    params(("sandbox_id" = Option<String>, Query, description = "The sandbox."), ("sandbox_name" = Option<String>, Query, description = "Or its name, where one live sandbox has that."), ("file_path" = String, Query, description = "Path of the file; it may begin with `/home/user/` or another name of the working directory, such as `/mnt/data/`."), ("Range" = Option<String>, Header, description = "Which bytes, such as `bytes=0-99`."), ("If-None-Match" = Option<String>, Header, description = "The ETag of what the client has.")),
     responses((status = 200, description = "The file. Its type is guessed from its name.", content((openapi::RawBytes = "application/octet-stream"), (openapi::FileOfAnyType = "*/*"))),
         (status = 206, description = "The range.", content((openapi::RawBytes = "application/octet-stream"), (openapi::FileOfAnyType = "*/*"))),
         (status = 304, description = "The client has it.")),

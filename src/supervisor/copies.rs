@@ -20,7 +20,6 @@ use super::project::Project;
 use super::sandbox::{InUse, Sandbox};
 use super::types::{Copied, ProjectCopied};
 use super::{Supervisor, files};
-use crate::isolation::spec::HOME;
 
 /// Bytes of a file that are copied at once.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -167,7 +166,7 @@ pub fn destination(directory: Option<&str>, name: &str) -> String {
 /// A path without the working directory's own, or without the slash that makes it absolute: paths of
 /// the fourth seed are relative to a workspace however they begin.
 pub fn relative_to_home(path: &str) -> &str {
-    let inside = [HOME, files::HOME_ALIAS]
+    let inside = files::HOMES
         .iter()
         .find_map(|home| path.strip_prefix(home))
         .filter(|rest| rest.is_empty() || rest.starts_with('/'));

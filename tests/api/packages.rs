@@ -254,13 +254,13 @@ fn where_packages_are_allowed_their_own_tools_work() {
     let sandbox = service.create_with(&json!({"network": "packages"}));
     let said = sandbox.stdout("%pip install humanize");
     assert!(said.contains("Successfully installed humanize"), "{said}");
-    let said = sandbox.stdout("!pip install tabulate 2>&1");
-    assert!(said.contains("Successfully installed tabulate"), "{said}");
+    let said = sandbox.stdout("!pip install colorama 2>&1");
+    assert!(said.contains("Successfully installed colorama"), "{said}");
     // From source: what runs is user code, where user code may reach the index anyway.
     let said = sandbox.stdout("!uv pip install docopt==0.6.2 2>&1");
     assert!(said.contains("+ docopt==0.6.2"), "{said}");
-    sandbox.stdout("import humanize, tabulate, docopt");
-    let said = sandbox.stdout("!pip uninstall -y tabulate numpy 2>&1 | grep Success");
+    sandbox.stdout("import humanize, colorama, docopt");
+    let said = sandbox.stdout("!pip uninstall -y colorama numpy 2>&1 | grep Success");
     assert_eq!(
         said.matches("Successfully uninstalled").count(),
         2,

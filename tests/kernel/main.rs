@@ -4,3 +4,7 @@
 mod fixture;
 
 mod copies;
+mod folders;
+mod links;
+mod packages;
+mod requests;

@@ -32,8 +32,9 @@ pub use watch::{FileWatch, TreeEvent, Watches};
 
 /// Longest between two signs of life of file work: it may be stopped by user code.
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The second seed's name of the working directory, a link in the mirror.
-pub(super) const HOME_ALIAS: &str = "/app/results";
+/// Names of the working directory: its own, and the links to it in the mirror (`rootfs/finish.sh`), by which
+/// other services know it. None begins with another and a slash.
+pub(super) const HOMES: [&str; 5] = [HOME, "/app/results", "/mnt/data", "/workspace", "/content"];
 
 /// What is in a folder of the working directory, sorted by path.
 pub async fn list(sandbox: &Sandbox, query: &FileQuery) -> Result<Vec<FileEntry>, Error> {
@@ -243,7 +244,7 @@ fn relative(path: &str) -> Result<Vec<u8>, Error> {
             rest.strip_prefix('/')
         }
     };
-    let trimmed = [HOME, HOME_ALIAS].iter().find_map(below).unwrap_or(path);
+    let trimmed = HOMES.iter().find_map(below).unwrap_or(path);
     if trimmed.starts_with('/') {
         return Err(refusal(
             "bad_path",
@@ -373,7 +374,11 @@ mod tests {
     fn only_paths_of_the_working_directory_are_sent_inside() {
         assert_eq!(relative("a/b").unwrap(), b"a/b");
         assert_eq!(relative("/home/user/a").unwrap(), b"a");
-        assert_eq!(relative("/app/results/a").unwrap(), b"a");
+        for home in HOMES {
+            assert_eq!(relative(&format!("{home}/a")).unwrap(), b"a");
+            assert_eq!(relative(home).unwrap(), b"");
+            relative(&format!("{home}2/a")).unwrap_err();
+        }
         assert_eq!(relative("/home/user").unwrap(), b"");
         assert_eq!(
             relative("/etc/passwd").unwrap_err().kind,
