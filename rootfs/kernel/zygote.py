@@ -56,7 +56,7 @@ import traceback  # noqa: E402
 
 from _sandcell import kernel, lockdown, reseed, sharing, warm  # noqa: E402
 
-PROTOCOL = 8
+PROTOCOL = 9
 SOCKET_FD = 3
 MAX_PACKET_BYTES = 128 * 1024
 # Four fixed ones and a cgroup.procs a controller of a hybrid host; more are cut off by the kernel.

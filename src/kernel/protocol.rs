@@ -51,7 +51,7 @@ use serde_json::{Map, Value};
 use crate::isolation::spec::FileKind;
 
 /// Version of this protocol, told by the zygote in [`FromZygote::Ready`].
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Longest packet on the zygote socket, in bytes (default socket buffers hold 208 KiB).
 pub const MAX_ZYGOTE_PACKET_BYTES: usize = 128 * 1024;
 /// Longest frame that a kernel may send, in bytes.
