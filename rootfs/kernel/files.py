@@ -31,15 +31,16 @@ class Snapshot:
                         # Hidden ones are caches and settings of tools, not a result.
                         if name[0] == "." or name == SKIPPED:
                             continue
+                        link = False
                         if entry.is_dir(follow_symlinks=False):
                             pending.append((entry.path, f"{prefix}{name}/"))
-                        elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
+                        elif entry.is_file(follow_symlinks=False) or (link := entry.is_symlink()):
                             try:
                                 stat = entry.stat(follow_symlinks=False)
                             except OSError:
                                 continue  # gone since it was listed
                             state = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
-                            self.files[prefix + name] = (*state, _LINK) if entry.is_symlink() else state
+                            self.files[prefix + name] = (*state, _LINK) if link else state
                         if entries >= MAX_ENTRIES:
                             break
             except OSError:

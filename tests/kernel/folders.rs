@@ -59,7 +59,7 @@ fn the_working_directory_has_the_names_that_other_services_give_it() {
         // By a model.
         let path = format!("{name}/m{number}.txt");
         let tool = |tool: &str, more: serde_json::Value| {
-            let mut arguments = json!({ "sandbox_id": sandbox.id, "file_path": path });
+            let mut arguments = json!({ "sandbox_id": sandbox.id, "path": path });
             arguments
                 .as_object_mut()
                 .expect("an object")
@@ -70,7 +70,7 @@ fn the_working_directory_has_the_names_that_other_services_give_it() {
                 .json()
         };
         let written = tool("write_file", json!({ "content": "é" }));
-        assert_eq!(written["file_path"], format!("m{number}.txt"), "{written}");
+        assert_eq!(written["path"], format!("m{number}.txt"), "{written}");
         let read = tool("read_file", json!({}));
         assert_eq!(read["content"], "é", "{read}");
         // By a command.
