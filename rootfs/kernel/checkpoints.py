@@ -29,11 +29,12 @@ import warnings
 from _signal import sigwait
 from posix import (O_CLOEXEC, O_RDONLY, O_RDWR, O_WRONLY, P_ALL, WEXITED, WNOHANG, WNOWAIT, close, dup2, fork,
                    fstat, kill, listdir, open as open_fd, pipe2, read, readlink,
-                   setsid, stat, strerror, waitid, waitpid, write, _exit)
+                   setsid, stat, strerror, waitpid, write, _exit)
 
 from _sandcell import quiesce
 
 _SYS_CLONE = 56  # x86-64
+_SYS_WAITID = 247
 _CLONE_CHILD_CLEARTID = 0x00200000
 _CLONE_CHILD_SETTID = 0x01000000
 _WCLONE = -0x80000000  # as a signed int
@@ -189,13 +190,15 @@ class Checkpoints:
         """The fork's id, and whether it is a child that only `__WCLONE` sees; 0 in the fork, once `begin`
         has returned what it did not carry. Raises `Unsound` or OSError where there is none."""
         self._reap()
-        objection, held = quiesce.refusal(), None
-        if objection is None and not _may_clone():
-            objection, held = quiesce.settle(shell, patient)
-        if objection and not force:
-            raise Unsound(objection)
-        # Handlers of libraries, which libc's fork calls, may wait for the thread that is in the way.
-        hidden = _may_clone() or objection is not None and quiesce.TID_ADDRESS is not None
+        hidden, objection, held = _may_clone(), quiesce.refusal(), None
+        alone = hidden and objection is None
+        if not alone:
+            if objection is None:
+                objection, held = quiesce.settle(shell, patient)
+            if objection and not force:
+                raise Unsound(objection)
+            # Handlers of libraries, which libc's fork calls, may wait for the thread that is in the way.
+            hidden = _may_clone() or objection is not None and quiesce.TID_ADDRESS is not None
         # Looked at here: whatever a checkpoint does, it does in pages that it copies for that. While
         # other threads run there may be more by the time of the fork.
         children = _children(self.pid, self.ended)
@@ -203,7 +206,7 @@ class Checkpoints:
         if not self.alone and not force and (objection := _locks(self.kept)):
             raise Unsound(objection)
         if hidden:
-            missing = _threads() + (quiesce.native() if objection else []) + children
+            missing = children if alone else _threads() + quiesce.native() + children
             pid, let_go = _clone_hidden(begin)
         else:
             missing = _threads() + quiesce.native() + children
@@ -221,8 +224,17 @@ def _not_forked(error):
 
 def rehearse():
     """In the zygote: what runs around each fork and is not ours."""
+    _threads()
     _before_fork()
     _after_fork_parent()
+
+
+def run_always():
+    """The functions that a checkpoint of a kernel with one thread and no child runs, for `sharing`."""
+    always = Checkpoints
+    return {always.objection, always.take, always.drop, always._reap, always._wait, always._fork, _clone_hidden,
+            _children, _threads, _are_all, _may_clone, _private_bytes, _set_oom_score_adj,
+            quiesce.count, quiesce.refusal}
 
 
 def _clone_hidden(begin):
@@ -327,9 +339,8 @@ def _threads():
 
 def _children(checkpoint, ended):
     """Processes that the code started, for people. Checkpoints are not among them."""
-    try:
-        waitid(P_ALL, 0, WEXITED | WNOHANG | WNOWAIT)
-    except ChildProcessError:
+    # waitid(2); not that of `posix`, whose exception where there is no child takes ten times as long.
+    if _syscall(_SYS_WAITID, P_ALL, 0, 0, WEXITED | WNOHANG | WNOWAIT, 0) < 0:
         return []
     found = []
     for thread in listdir("/proc/self/task"):

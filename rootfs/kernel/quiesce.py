@@ -17,6 +17,7 @@ fork, of which 0.2 ms are the look at the objects of the heap.
 
 import _thread
 import ctypes
+import functools
 import gc
 import io
 import platform
@@ -85,8 +86,6 @@ _REFUSED = {
     "uvloop.loop": (lambda module: any(isinstance(item, module.Loop) and not item.is_closed()
                                        for item in gc.get_objects()), "uvloop, which has an event loop,"),
 }
-# Where a buffered file object notes which thread is in it, in bytes from its address; None where unknown.
-_busy_offset = None
 # Pausing and ending functions of the runtimes seen so far, by path.
 _ending = {}
 # What was in the way last time: it is not waited for again.
@@ -94,13 +93,8 @@ _last_objection = None
 
 
 def bind():
-    """In the zygote, before the collector forgets what is there."""
-    global _busy_offset
-    _busy_offset = _find_busy_offset()
-    # What a new thread allocates lies in memory of its own (PYTHONMALLOC=mimalloc): no holes are left here.
-    thread = threading.Thread(target=_find_runtimes)
-    thread.start()
-    thread.join()
+    """In the zygote, before the collector forgets what is there. All else is found when it is needed: what is
+    allocated and freed here leaves holes, and kernels would copy the pages that they fill."""
     _base[:] = [item for item in gc.get_objects() if type(item) in (_LOCK, _RLOCK)]
 
 
@@ -118,6 +112,8 @@ def count():
 
 def refusal():
     """Why a library that is in use cannot be copied, threads or not; None where there is none."""
+    if _REFUSED.keys().isdisjoint(modules):
+        return None
     for name, (is_used, library) in _REFUSED.items():
         module = modules.get(name)
         if module is not None and is_used(module):
@@ -238,9 +234,10 @@ class _Held:
             elif owner := _owner(lock):
                 if owner != main:
                     return f"the thread {_name_of(owner)!r} holds a lock"
-        if _busy_offset is not None:
+        busy_offset = _find_busy_offset()
+        if busy_offset is not None:
             for file in self.files:
-                owner = ctypes.c_ulong.from_address(id(file) + _busy_offset).value
+                owner = ctypes.c_ulong.from_address(id(file) + busy_offset).value
                 if owner not in (0, main):
                     return f"the thread {_name_of(owner)!r} is reading or writing a file"
         for reference in list(_module_locks().values()):
@@ -446,9 +443,11 @@ class _Probe(io.RawIOBase):
         return len(data)
 
 
+@functools.cache
 def _find_busy_offset():
-    """Which word of a buffered object holds its user's ident while it is in use, and 0 otherwise
-    (`owner` in CPython's Modules/_io/bufferedio.c)."""
+    """Where a buffered file object notes which thread is in it, in bytes from its address (`owner` in
+    CPython's Modules/_io/bufferedio.c): the word that is the thread's ident while it is, and 0 otherwise.
+    None where that cannot be told."""
     raw = _Probe()
     raw.writer = io.BufferedWriter(raw)
     raw.writer.write(b"x")

@@ -27,8 +27,8 @@ _PROT_READ = 1
 _PROT_EXEC = 4
 
 
-def gather_code(run, modules):
-    """Copies the code that `run` executes, and that of `modules`, to where it lies together.
+def gather_code(run, modules, others):
+    """Copies the code that `run` executes, that of `modules` and of `others` to where it lies together.
 
     Code is written to while it runs (PEP 659; CPython 3.13): by conditional jumps, and by instructions that
     find other types than before. Functions of many modules lie a page or more apart, and each kernel would
@@ -52,7 +52,7 @@ def gather_code(run, modules):
         watch.free_tool_id(tool)
     functions = [item for item in gc.get_objects() if type(item) is types.FunctionType]
     for function in functions:
-        if function.__module__ in modules:
+        if function.__module__ in modules or function in others:
             codes[id(function.__code__)] = function.__code__
     copies = {}
 

@@ -46,7 +46,7 @@ _REQUEST = {"type": "execute", "restore": "never", "env": {}, "memory_bytes": 0,
 # How often, for the interpreter to specialize the instructions on that way (PEP 659).
 _TIMES = 8
 # What a child runs before its first execution.
-_RUN_IN_FORKS = {"__main__", "_sandcell.lockdown", "_sandcell.reseed", "_sandcell.checkpoints", "_sandcell.quiesce"}
+_RUN_IN_FORKS = {"__main__", "_sandcell.lockdown", "_sandcell.reseed"}
 
 
 class _Discard:
@@ -110,7 +110,7 @@ def _rehearse(kernel):
     # matplotlib has functions of its own called by now.
     shell.note_hooks()
     kernel.guard.watch()
-    sharing.gather_code(lambda: _go_through(kernel), _RUN_IN_FORKS)
+    sharing.gather_code(lambda: _go_through(kernel), _RUN_IN_FORKS, checkpoints.run_always())
     for _ in range(_TIMES):
         converse(kernel)
     figures.forget()
