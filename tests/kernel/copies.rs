@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::fixture::sandbox::{Sandbox, shown};
-use crate::fixture::{Service, temp_dir};
+use crate::fixture::{Launch, Service, temp_dir};
 
 /// What a copy of a kernel must be that ran some code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -76,10 +76,12 @@ fn table() -> Table {
 const LIMIT_SECONDS: u32 = 60;
 
 fn service() -> Service {
-    Service::with_config(
-        "[limits]\ninterrupt_grace_seconds = 1\nmemory_bytes = 6442450944\ncpus = 2\n\
-         disk_bytes = 3221225472\nprocesses = 1024\n[service]\npreload = [\"numpy\"]",
-    )
+    Service::launch(&Launch {
+        config: "limits.interrupt_grace_seconds = 1\nlimits.memory_bytes = 6442450944\nlimits.cpus = 2\n\
+                 limits.disk_bytes = 3221225472\nlimits.processes = 1024",
+        preload: true,
+        ..Launch::default()
+    })
 }
 
 fn run(sandbox: &Sandbox<'_>, context: &str, code: &str) -> Value {

@@ -52,10 +52,10 @@ const FOLLOWED: &[(&str, &str, &str, &str, &str)] = &[
     ),
     (
         "PYTHONDONTWRITEBYTECODE",
-        "1",
+        "",
         "import sys; print(sys.dont_write_bytecode)",
-        "True",
         "False",
+        "True",
     ),
     (
         "PYTHONPYCACHEPREFIX",
