@@ -366,8 +366,11 @@ def delete_context(at: str, context: ContextLike) -> Call[None]:
 def checkpoint(
     at: str, context: ContextLike = DEFAULT_CONTEXT, *, name: str | None = None, force: bool | None = None
 ) -> Call[Checkpoint]:
-    """Keeps the variables of a context under an id. Files are not kept. A context whose threads, libraries
-    or open files make a copy unsound is refused (``not_copyable``), unless `force` is set."""
+    """Keeps the variables of a context under an id. Files are not kept.
+
+    A context whose threads, libraries or open files make a copy unsound is refused (``not_copyable``), unless
+    `force` is set.
+    """
     path = f"{at}/contexts/{segment(id_of(context))}/checkpoint"
     return call("POST", path, Checkpoint.of, json=given(name=name, force=force), silence=GRACE_SECONDS)
 
@@ -399,7 +402,9 @@ def fork(
     force: bool | None = None,
 ) -> Call[ContextInfo]:
     """Makes another context with the variables of a context, or of a checkpoint, that goes its own way.
-    `force` as for a checkpoint."""
+
+    `force` is that of a checkpoint.
+    """
     body = given(name=name, force=force, checkpoint_id=None if checkpoint is None else id_of(checkpoint))
     path = f"{at}/contexts/{segment(id_of(context))}/fork"
     return call("POST", path, ContextInfo.of, json=body, silence=GRACE_SECONDS)
