@@ -50,10 +50,12 @@ def gather_code(run, modules, others):
         watch.set_events(tool, watch.events.NO_EVENTS)
         watch.register_callback(tool, watch.events.PY_START, None)
         watch.free_tool_id(tool)
+    for function in others:
+        note(function.__code__, 0)
     functions = [item for item in gc.get_objects() if type(item) is types.FunctionType]
     for function in functions:
-        if function.__module__ in modules or function in others:
-            codes[id(function.__code__)] = function.__code__
+        if function.__module__ in modules:
+            note(function.__code__, 0)
     copies = {}
 
     def copy(code):
