@@ -129,7 +129,8 @@ def settle(shell, patient):
     global _last_objection
     deadline = monotonic() + SECONDS
     while True:
-        held = _Held()
+        # Without another thread of Python's nobody else holds anything of it.
+        held = _Held(gc.get_objects() if len(sys._current_frames()) > 1 else ())
         _end_script_loop(shell, held)
         objection = held.objection() or _of_python_threads()
         if objection is None:
@@ -208,13 +209,12 @@ def _read(path, size):
 class _Held:
     """What other threads may hold now: locks, files and modules."""
 
-    def __init__(self):
+    def __init__(self, objects):
         self.proxies = False
         self.locks, waiting = list(_base), set()
         self.files = []
         proxy = getattr(modules.get("IPython.core.magics.script"), "_AsyncIOProxy", None)
         kinds = {_LOCK, _RLOCK, _CONDITION, proxy, *_BUFFERED}
-        objects = gc.get_objects()
         # In C throughout: there may be millions.
         for item in compress(objects, map(kinds.__contains__, map(type, objects))):
             kind = type(item)
