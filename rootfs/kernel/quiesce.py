@@ -21,6 +21,7 @@ import ctypes
 import functools
 import gc
 import io
+import os
 import platform
 import re
 import struct
@@ -30,6 +31,8 @@ from itertools import compress
 from posix import getpid, listdir, open as open_fd, close, pread, read, stat
 from sys import modules
 from time import monotonic, sleep
+
+from _sandcell import mappings
 
 # Longest that a fork waits for other threads, in seconds.
 SECONDS = 0.05
@@ -322,12 +325,11 @@ def _are_ended():
 def _ending_function(path):
     try:
         if _OPENMP.search(path):
-            # PyDLL: the interpreter's lock is held, so that no thread gets there meanwhile.
-            pause = ctypes.PyDLL(path).omp_pause_resource_all
+            pause = _loaded(path).omp_pause_resource_all
             return lambda: pause(_OMP_PAUSE_SOFT)
         if _OPENBLAS.search(path):
             try:
-                return ctypes.PyDLL(path)[_OPENBLAS_END]
+                return _loaded(path)[_OPENBLAS_END]
             except AttributeError:
                 return _hidden_function(path, _OPENBLAS_END)
     except (OSError, AttributeError):
@@ -335,10 +337,16 @@ def _ending_function(path):
     return None
 
 
+def _loaded(path):
+    # PyDLL: the interpreter's lock is held in calls, so that no thread gets there meanwhile.
+    return ctypes.PyDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+
+
 def _hidden_function(path, name):
     """A function without arguments that a library does not export, by its table of all symbols (elf(5)),
     which wheels of NumPy have. None where it has been stripped."""
-    base = next((start for start, offset, of in _all_mappings() if of == path and offset == 0), None)
+    base = next((mapping.start for mapping in mappings.read()
+                 if mapping.path == path and mapping.offset == 0), None)
     with io.FileIO(path) as file:
         def at(offset, size):
             return pread(file.fileno(), size, offset)
@@ -366,29 +374,14 @@ def _hidden_function(path, name):
 # -- whose a thread is
 
 
-def _all_mappings():
-    """Start, offset in the file and path of what is mapped from files (proc_pid_maps(5))."""
-    return [(int(fields[0].partition("-")[0], 16), int(fields[2], 16), fields[5]) for fields in _lines()]
-
-
-def _lines():
-    with io.FileIO("/proc/self/maps") as file:
-        text = file.readall().decode("utf-8", "surrogateescape")
-    return [(line + " ").split(" ", 5)[:5] + [line[73:]] for line in text.splitlines()]
-
-
 class _Maps:
     """Executable mappings of this process."""
 
     def __init__(self):
-        self.code, self.ends = [], []
-        for fields in _lines():
-            start, end = (int(part, 16) for part in fields[0].split("-"))
-            if "x" in fields[1]:
-                self.code.append((start, end, fields[5]))
-            elif fields[5] == "":
-                self.ends.append((start, end))
-        self.libraries = sorted({path for _, _, path in self.code if path.startswith("/")})
+        all_mappings = mappings.read()
+        self.code = [mapping for mapping in all_mappings if "x" in mapping.access and mapping.path]
+        self.memory = [mapping for mapping in all_mappings if not mapping.path]
+        self.libraries = sorted({mapping.path for mapping in self.code if mapping.path.startswith("/")})
 
     def library_of(self, tid):
         """File name (with its package) of the library whose function a waiting thread was started with, or the thread's own name
@@ -422,11 +415,12 @@ class _Maps:
         return inner if packages else starter.rpartition("/")[2]
 
     def _path_of(self, address):
-        return next((path for start, end, path in self.code if start <= address < end), None)
+        return next((code.path for code in self.code if code.start <= address < code.end), None)
 
     def _stack_from(self, pointer):
         """Address and content of the end of a stack, with libc's descriptor of the thread above it."""
-        end = next((end for start, end in self.ends if start <= pointer < end), pointer + _STACK_BYTES)
+        end = next((stack.end for stack in self.memory if stack.start <= pointer < stack.end),
+                   pointer + _STACK_BYTES)
         start = max(pointer, end - _STACK_BYTES) & -_WORD_BYTES
         memory = open_fd("/proc/self/mem", 0o2000000)
         try:

@@ -14,6 +14,8 @@ import sys
 import threading
 import types
 
+from _sandcell import mappings
+
 _MADV_COLLAPSE = 25  # Linux 6.1; works whatever /sys/kernel/mm/transparent_hugepage says
 _HUGE_PAGE_BYTES = 2 * 1024 * 1024
 # These live as long as a call does; what is running now must be able to end.
@@ -123,7 +125,7 @@ def _make_immortal():
 def _collapse():
     """Turns private memory into huge pages: one entry for fork to copy where there were 512."""
     regions = []
-    for mapping in _mappings():
+    for mapping in mappings.read():
         if "w" not in mapping.access or mapping.path not in ("", "[heap]"):
             continue
         if regions and regions[-1][1] == mapping.start:
@@ -144,7 +146,7 @@ def _join_segments():
     mappings become 410, which takes a tenth off either. User code may map executable memory as it
     likes: nothing is lost.
     """
-    segments = _mappings()
+    segments = mappings.read()
     for before, segment, after in zip([None, *segments], segments, [*segments[1:], None]):
         if segment.access == "r--p" and (segment.extends(before) or segment.extends(after)):
             _mprotect(segment.start, segment.end - segment.start, _PROT_READ | _PROT_EXEC)
@@ -157,7 +159,7 @@ def _carry_interpreter():
     interpreter = os.path.realpath(sys.executable)
     try:
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
-            for mapping in _mappings():
+            for mapping in mappings.read():
                 of_libc = os.path.basename(mapping.path).startswith("libc.so")
                 if mapping.access == "r-xp" and (of_libc or mapping.path == interpreter):
                     # What was there: only that it was written counts. This may write to code
@@ -166,26 +168,3 @@ def _carry_interpreter():
                     os.pwrite(memory.fileno(), first, mapping.start)
     except OSError:
         pass  # forbidden, by proc_mem.force_override say: kernels map it anew
-
-
-def _mappings():
-    with open("/proc/self/maps") as maps:
-        return [_Mapping(line) for line in maps]
-
-
-class _Mapping:
-    """A line of `/proc/self/maps` (proc_pid_maps(5))."""
-
-    def __init__(self, line):
-        fields = line.split()
-        self.start, self.end = (int(text, 16) for text in fields[0].split("-"))
-        self.access = fields[1]
-        self.offset = int(fields[2], 16)
-        self.path = fields[5] if len(fields) > 5 else ""
-
-    def extends(self, code):
-        """Whether it is mapped next to `code` as it lies next to it in the file."""
-        return (code is not None and code.access == "r-xp" and code.path == self.path
-                and self.path.startswith("/")
-                and (self.start == code.end or self.end == code.start)
-                and self.start - self.offset == code.start - code.offset)

@@ -46,6 +46,7 @@ fn sources() -> BTreeMap<String, String> {
         source!("kernel.py"),
         source!("lockdown.py"),
         source!("loops.py"),
+        source!("mappings.py"),
         source!("quiesce.py"),
         source!("renew.py"),
         source!("reseed.py"),
