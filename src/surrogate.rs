@@ -20,6 +20,8 @@ const LAST_HALF: u32 = 0xdfff;
 const STAND_IN: u32 = 0x0010_f800;
 /// The field that may have halves.
 const CODE: &str = "code";
+/// Where it is: in a request's body, and in the arguments of a tool.
+const CODE_IS_IN: [&str; 2] = ["", "params.arguments"];
 
 /// JSON without halves.
 #[derive(Debug, PartialEq, Eq)]
@@ -99,7 +101,7 @@ fn find(value: &Value, path: &str) -> Option<String> {
             if name.contains(MARK) {
                 return Some(path.to_owned());
             }
-            let may = name == CODE && field.is_string();
+            let may = name == CODE && field.is_string() && CODE_IS_IN.contains(&path);
             if may { None } else { find(field, &below(name)) }
         }),
         _ => None,
@@ -133,21 +135,25 @@ fn unmark(text: &str) -> Cow<'_, str> {
     if !text.contains(MARK) {
         return Cow::Borrowed(text);
     }
-    let mut json = serde_json::to_string(text).expect("text");
-    let mut from = 0;
-    while let Some(found) = json[from..].find(MARK) {
-        let start = from + found;
-        let after = start + MARK.len();
-        from = after;
-        let Some(stand_in) = json[after..].chars().next() else {
-            break;
-        };
-        if let Some(offset) = u32::from(stand_in).checked_sub(STAND_IN) {
-            let escape = format!("\\u{:04x}", FIRST_HALF + offset);
-            json.replace_range(start..after + stand_in.len_utf8(), &escape);
-            from = start + escape.len();
+    let marked = serde_json::to_string(text).expect("text");
+    // In one pass: there may be a half for every few bytes of a large request.
+    let (mut json, mut rest) = (String::with_capacity(marked.len()), &*marked);
+    while let Some(found) = rest.find(MARK) {
+        let after = &rest[found + MARK.len()..];
+        let stand_in = after.chars().next();
+        match stand_in.and_then(|c| Some((c, u32::from(c).checked_sub(STAND_IN)?))) {
+            Some((stand_in, offset)) => {
+                json.push_str(&rest[..found]);
+                json.push_str(&format!("\\u{:04x}", FIRST_HALF + offset));
+                rest = &after[stand_in.len_utf8()..];
+            }
+            None => {
+                json.push_str(&rest[..found + MARK.len()]);
+                rest = after;
+            }
         }
     }
+    json.push_str(rest);
     Cow::Owned(json)
 }
 

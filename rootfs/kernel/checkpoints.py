@@ -27,6 +27,7 @@ import threading
 import warnings
 # User code may replace what modules like os and signal hold: these are the functions themselves.
 from _signal import sigwait
+from time import sleep
 from posix import (O_CLOEXEC, O_RDONLY, O_RDWR, O_WRONLY, P_ALL, WEXITED, WNOHANG, WNOWAIT, close, dup2, fork,
                    fstat, kill, listdir, open as open_fd, pipe2, read, readlink,
                    setsid, stat, strerror, waitpid, write, _exit)
@@ -255,15 +256,14 @@ def _clone_hidden(begin):
 
 
 def _fork_twice(begin, held):
-    """`held`: what the fork must find at rest, or None. Whoever is between may be reaped by user code: its
-    id is not waited for where that is so."""
+    """`held`: what the fork must find at rest, or None."""
     state = random.getstate()
     readable, writable = pipe2(O_CLOEXEC)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python's, that there are threads
-            pid = _fork_by_another(writable)
-        if pid == 0:
+            between = _fork_by_another(writable)
+        if between == 0:
             # Other threads ran until the fork: what it has found them at is looked at here.
             objection = held.objection() if held is not None else None
             write(writable, (objection or "").encode("utf-8", "replace")[:4000] + b"\n")
@@ -277,7 +277,10 @@ def _fork_twice(begin, held):
             return 0, begin()
         close(writable)
         writable = None
-        return _hear_from_fork(readable), None
+        try:
+            return _hear_from_fork(readable), None
+        finally:
+            _reap_between(between)
     finally:
         for descriptor in (readable, writable):
             if descriptor is not None:
@@ -298,11 +301,20 @@ def _fork_by_another(writable):
         finally:
             if pid != 0:
                 _exit(0)
-    try:
-        waitpid(between, 0)
-    except ChildProcessError:
-        pass  # SIGCHLD is ignored, or a thread of user code waits for any child
     return between
+
+
+def _reap_between(pid):
+    """It has ended by now, unless what a library has registered to run around forks holds it up."""
+    try:
+        for _ in range(100):
+            if waitpid(pid, WNOHANG) != (0, 0):
+                return
+            sleep(0.001)
+        kill(pid, _SIGKILL)
+        waitpid(pid, 0)
+    except OSError:
+        pass  # SIGCHLD is ignored, or a thread of user code has waited for any child
 
 
 def _hear_from_fork(readable):

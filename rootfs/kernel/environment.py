@@ -80,7 +80,10 @@ class Change:
         if _follow_threads in followers and not fresh:
             find_runtimes()
         for follow, names in followers.items():
-            self.steps.append(follow(names, self.refuse))
+            try:
+                self.steps.append(follow(names, self.refuse))
+            except Exception:  # a number that is too large, say
+                self.refuse(names)
 
     def refuse(self, names):
         """Their values are of no use, or not in this kernel."""

@@ -78,7 +78,7 @@ def _kind(state):
 def is_full(root, error):
     """Whether no block or no inode is left below a directory, or an execution ended for want of one."""
     # Not `error.errno`, which user code can make anything.
-    if isinstance(error, OSError) and _errno(error) in (errno.ENOSPC, errno.EDQUOT):
+    if issubclass(type(error), OSError) and _errno(error) in (errno.ENOSPC, errno.EDQUOT):
         return True
     try:
         left = os.statvfs(root)

@@ -142,7 +142,7 @@ class Kernel:
             self.overdue = True
         elif raised is not None:
             turn = self.guard.suspend()
-            print(self.describe(raised, _MAX_LATE_TRACEBACK_BYTES)[2], file=sys.stderr)
+            self.say(self.describe(raised, _MAX_LATE_TRACEBACK_BYTES)[2])
             self.guard.resume(turn)
         return raised
 
@@ -190,7 +190,12 @@ class Kernel:
 
     def branch(self, message, descriptors):
         """Forks a kernel with the same variables that speaks over descriptors of its own."""
-        pid, objection, unsound = self.checkpoints.branch(self.shell, message["force"])
+        try:
+            pid, objection, unsound = self.checkpoints.branch(self.shell, message["force"])
+        except Exception as error:  # an audit hook of user code forbids what it takes
+            if not self.channel.owned():
+                os._exit(70)
+            pid, objection, unsound = None, f"the kernel could not be forked: {error}", False
         if pid != 0:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -269,7 +274,7 @@ class Kernel:
         newer = len(cache) - self.finders_of_base
         for finder in list(islice(reversed(cache.values()), max(0, newer))):
             if invalidate := getattr(finder, "invalidate_caches", None):
-                invalidate()
+                attempt(invalidate)
 
     def run(self, execution, request):
         self.shell.execution = execution
@@ -283,7 +288,7 @@ class Kernel:
             error = execution.shown[0]
         for other in execution.shown:
             if other is not error:
-                print(self.describe(other, execution.max_traceback_bytes)[2], file=sys.stderr)
+                self.say(self.describe(other, execution.max_traceback_bytes)[2])
         self.shell.execution = None
         return error
 
@@ -311,7 +316,7 @@ class Kernel:
         return described
 
     def say(self, text):
-        """On stderr, as Python does with what code exits with."""
+        """On stderr, which is user code where that has replaced it: what it raises is ignored."""
         self.interrupts.run(lambda: print(text, file=sys.stderr))
 
     def tidy(self):

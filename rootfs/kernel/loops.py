@@ -104,6 +104,9 @@ class Loops:
         policy = events._event_loop_policy
         if policy is not None and not isinstance(getattr(policy, "_kernel_loop", None), BaseEventLoop):
             policy._kernel_loop = None
+        local = getattr(policy, "_local", None)
+        if local is not None and not isinstance(getattr(local, "_loop", None), BaseEventLoop):
+            local._loop = None
 
     def close(self):
         """In the zygote, after its rehearsal."""

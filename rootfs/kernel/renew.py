@@ -3,11 +3,12 @@ descriptors which the copy does not have.
 
 | what | in the copy |
 | --- | --- |
-| `ThreadPoolExecutor`, `ProcessPoolExecutor`, loky's | new and empty: works; what had not ended raises `BrokenExecutor` |
+| `ThreadPoolExecutor`, `ProcessPoolExecutor` | new and empty: works; what had not ended raises `BrokenExecutor` |
+| an executor of loky | broken: says that a new one is needed; `get_reusable_executor()` makes one |
 | `multiprocessing.Pool` | broken: every use says that a new one is needed |
 | `Popen`, `multiprocessing.Process` | ended by SIGKILL, as far as this process can tell |
-| resource tracker, fork server, loky's shared executor | started anew when they are needed |
-| event loops | empty: work; tasks of before are cancelled with a reason |
+| resource tracker, fork server | started anew when they are needed |
+| event loops | work; tasks of before are cancelled with a reason |
 | IPython's `%%bash` and the like | their loop is made anew |
 
 Libraries are looked at only if the code has imported them.
@@ -76,9 +77,9 @@ def _renew_loop(loop):
     loop._thread_id = None
     loop._stopping = False
     loop._default_executor = None
-    loop._ready.clear()
-    loop._scheduled.clear()
-    loop._timer_cancelled_count = 0
+    if loop._signal_handlers:
+        signal.set_wakeup_fd(loop._csock.fileno())
+    # What is ready or waits for a timer stays: a task must run once more to be cancelled.
     for task in tasks:
         task.cancel(REASON)
     return missing

@@ -107,6 +107,13 @@ def _open(fd, name):
     return raw, text
 
 
+def _is_closed(text):
+    try:
+        return text.closed
+    except ValueError:
+        return True  # detached: user code has its buffer
+
+
 class Streams:
     def __init__(self):
         self.texts = {}
@@ -123,7 +130,7 @@ class Streams:
     def open(self):
         for fd, name in ((1, "stdout"), (2, "stderr")):
             text = self.texts.get(name)
-            if text is None or text.closed:
+            if text is None or _is_closed(text):
                 self.raws[name], text = _open(fd, f"<{name}>")
                 self.texts[name] = text
                 self.choose_write(self.raws[name])
@@ -172,7 +179,7 @@ class Streams:
         for name in ("stdout", "stderr"):
             try:
                 getattr(sys, name).flush()
-            except Exception:
+            except BaseException:
                 pass  # replaced or closed by user code
         # Not fflush(NULL): it would wait for a stream that another thread blocks in.
         _fflush(_c_stdout)

@@ -25,12 +25,13 @@ _exit_code_of = SystemExit.code.__get__
 def exit_status(error):
     """What a process exits with that this exception ends, and whether Python prints what it says then.
     (None, False) where it is not SystemExit."""
-    if not isinstance(error, SystemExit):
+    # Not isinstance(), which believes what an object says of its class.
+    if not issubclass(type(error), SystemExit):
         return None, False
     code = _exit_code_of(error)
     if code is None:
         return 0, False
-    if isinstance(code, int):
+    if issubclass(type(code), int):
         return int.__and__(code, 0xFF), False
     return 1, True
 

@@ -246,7 +246,7 @@ fn of_use(limits: &VisibleLimits, used: &VisibleUse) -> [(&'static str, String);
     [
         (
             "sys/fs/cgroup/memory.current",
-            format!("{}\n", used.memory_bytes),
+            format!("{:<16}\n", used.memory_bytes),
         ),
         ("stat", stat(processors(limits.cpus), used)),
         ("meminfo", meminfo(limits.memory_bytes, used)),

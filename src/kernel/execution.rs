@@ -39,6 +39,8 @@ const ENDING_FRAMES: [&[u8]; 2] = [b"{\"type\":\"done\"", b"{\"type\":\"error\""
 const SHOWN_FRAMES: [&[u8]; 2] = [b"{\"type\":\"result\"", b"{\"type\":\"error\""];
 /// Longest that output waits for frames that a mark says were sent before it: it may be forged.
 const FRAMES_TIME: Duration = Duration::from_millis(200);
+/// Marks that are passed before others on the same thread have their turn: code may write nothing else.
+const ROUNDS: u32 = 64;
 /// SIGINT is sent again until the code ends: the first may have hit an `except` clause.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(250);
 /// A kernel says within this that the code begins. One that does not may be kept by a callback of an event
@@ -50,6 +52,11 @@ const TELL_TIME: Duration = Duration::from_secs(5);
 /// Why a copy that had to be killed is not gone back to.
 const HUNG_COPY: &str = "the kernel was a copy (restored or forked), and the first code that ran in it could not be \
                          interrupted: its state is not trusted a second time";
+
+/// Copies that may die one after the other without having run anything to its end.
+const MAX_DEATHS: u32 = 10;
+/// Why no further one is tried.
+const DYING_COPIES: &str = "one restored kernel after the other has died in its first execution";
 
 /// Limits and inputs of an execution.
 #[derive(Debug)]
@@ -251,7 +258,7 @@ pub async fn run(
             finish.files = files;
             finish.files.truncate(request.files);
             kernel.outdate_checkpoint();
-            kernel.unproven = false;
+            (kernel.unproven, kernel.deaths) = (false, 0);
             if reason.is_some() {
                 let killed = kill_started(kernel, place.cgroup, &run.present, forks).await;
                 finish.killed = killed.unwrap_or_else(|e| {
@@ -264,16 +271,9 @@ pub async fn run(
         End::Killed(reason) => {
             finish.ending = reason.ending();
             run.take_left(kernel).await;
-            if kernel.unproven {
-                // Its checkpoint holds what it held: whatever kept the code from ending is there too.
-                kernel.end(place.cgroup).await;
-                finish.kernel_alive = false;
-                finish.state = KernelState::Lost {
-                    reason: HUNG_COPY.into(),
-                };
-            } else {
-                go_on(kernel, place, &mut finish).await;
-            }
+            // Its checkpoint holds what it held: whatever kept the code from ending is there too.
+            let distrust = kernel.unproven.then_some(HUNG_COPY);
+            go_on(kernel, place, &mut finish, distrust).await;
             run.drain(kernel).await;
         }
         End::Died => {
@@ -291,7 +291,8 @@ pub async fn run(
                     signal: exit.signal,
                 }
             };
-            go_on(kernel, place, &mut finish).await;
+            let distrust = (kernel.deaths >= MAX_DEATHS).then_some(DYING_COPIES);
+            go_on(kernel, place, &mut finish, distrust).await;
             run.drain(kernel).await;
         }
     }
@@ -303,8 +304,21 @@ pub async fn run(
     finish
 }
 
-/// After the kernel's death, or in order to kill it.
-async fn go_on(kernel: &mut Kernel, place: &Place<'_>, finish: &mut Finish) {
+/// After the kernel's death, or in order to kill it. `distrust`: why its checkpoint is not gone back to.
+async fn go_on(
+    kernel: &mut Kernel,
+    place: &Place<'_>,
+    finish: &mut Finish,
+    distrust: Option<&str>,
+) {
+    if let Some(reason) = distrust {
+        kernel.end(place.cgroup).await;
+        finish.kernel_alive = false;
+        finish.state = KernelState::Lost {
+            reason: reason.into(),
+        };
+        return;
+    }
     if kernel.fresh {
         kernel.end(place.cgroup).await;
         finish.kernel_alive = false;
@@ -632,7 +646,10 @@ impl Run<'_> {
             return;
         }
         let mut left = 2 * PIPE_MOST_BYTES;
-        loop {
+        for round in 1.. {
+            if round % ROUNDS == 0 {
+                tokio::task::yield_now().await;
+            }
             // Both pipes are read again once a mark was seen: only then they hold all that was before it.
             let mark = self.order.first_mark();
             let mut came = false;
@@ -661,8 +678,8 @@ impl Run<'_> {
     /// Tells what waits for frames that do not come.
     async fn stop_waiting(&mut self, kernel: &mut Kernel, until: Instant) {
         self.tell_in_order(kernel, until).await;
-        while let Some(mark) = self.waiting {
-            self.order.pass(mark);
+        if self.waiting.is_some() {
+            self.order.stop_waiting();
             self.tell_in_order(kernel, until).await;
         }
     }

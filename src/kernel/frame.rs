@@ -292,7 +292,7 @@ mod tests {
             panic!("not a result");
         };
         assert_eq!((id, data["a/json"]["b"][0].as_u64()), (3, Some(1)));
-        let body = br#"{"type":"done","id":3,"execution_count":1,"files":[{"path":"a","size":1,"change":"created"}],"files_truncated":false}"#;
+        let body = br#"{"type":"done","id":3,"execution_count":1,"files":[{"path":"a","kind":"file","size":1,"change":"created"}],"files_truncated":false}"#;
         let Ok(Some(FromKernel::Done { files, .. })) = parse(body, 3) else {
             panic!("not done");
         };

@@ -57,6 +57,8 @@ pub struct Kernel {
     pub(super) fresh: bool,
     /// Whether it is a copy of another that has not come to the end of an execution yet.
     pub(super) unproven: bool,
+    /// How many such copies have died one after the other.
+    pub(super) deaths: u32,
 }
 
 /// What a kernel must be found in.
@@ -179,6 +181,7 @@ impl Kernel {
             next_count: 1,
             fresh: true,
             unproven: false,
+            deaths: 0,
         })
     }
 
@@ -340,6 +343,7 @@ impl Kernel {
         self.exit = Some(exit);
         self.checkpoint = Err(NO_CHECKPOINT.into());
         self.unproven = true;
+        self.deaths += 1;
     }
 
     /// Has a kernel that has run nothing yet change its directory; see [`ToKernel::Enter`]. Gives why

@@ -11,6 +11,8 @@
 //! mark can be read. So at a mark all that the other pipe holds comes first, up to a later mark of its own.
 //! Programs that the code starts know nothing of marks; what they write belongs to the mark before it.
 
+use bytes::{Buf, BytesMut};
+
 /// Bytes of a mark.
 const MARK_BYTES: usize = 1 + 16 + 4 + 4;
 
@@ -18,7 +20,7 @@ const MARK_BYTES: usize = 1 + 16 + 4 + 4;
 #[derive(Debug)]
 pub(super) struct Order {
     prefix: Vec<u8>,
-    pending: [Vec<u8>; 2],
+    pending: [BytesMut; 2],
     /// Frames that were read, of those that marks count.
     frames: u32,
 }
@@ -37,7 +39,7 @@ impl Order {
     pub(super) fn new(id: u64) -> Self {
         Self {
             prefix: format!("\0{id:016x}").into_bytes(),
-            pending: [Vec::new(), Vec::new()],
+            pending: [BytesMut::new(), BytesMut::new()],
             frames: 0,
         }
     }
@@ -53,14 +55,14 @@ impl Order {
     }
 
     /// Gives what comes before the stream's next mark.
-    pub(super) fn take(&mut self, stream: usize) -> Vec<u8> {
+    pub(super) fn take(&mut self, stream: usize) -> BytesMut {
         let pending = &mut self.pending[stream];
         let end = mark_at(pending, &self.prefix);
-        pending.drain(..end).collect()
+        pending.split_to(end)
     }
 
     /// Gives the rest, whatever it is: nothing will follow.
-    pub(super) fn take_rest(&mut self, stream: usize) -> Vec<u8> {
+    pub(super) fn take_rest(&mut self, stream: usize) -> BytesMut {
         std::mem::take(&mut self.pending[stream])
     }
 
@@ -89,7 +91,12 @@ impl Order {
     /// Goes on behind a mark.
     pub(super) fn pass(&mut self, mark: Mark) {
         self.frames = self.frames.max(mark.frames);
-        self.pending[mark.stream].drain(..MARK_BYTES);
+        self.pending[mark.stream].advance(MARK_BYTES);
+    }
+
+    /// Frames that marks count do not come, so none is waited for any more: marks may be forged.
+    pub(super) fn stop_waiting(&mut self) {
+        self.frames = u32::MAX;
     }
 }
 
@@ -123,13 +130,13 @@ mod tests {
         let mut order = Order::new(7);
         order.push(0, &[b"a\0b".to_vec(), mark(2, 0), b"c".to_vec()].concat());
         order.push(1, &[mark(1, 0), b"x".to_vec()].concat());
-        assert_eq!((order.take(0), order.take(1)), (b"a\0b".to_vec(), vec![]));
+        assert_eq!((&*order.take(0), &*order.take(1)), (&b"a\0b"[..], &b""[..]));
         let first = order.first_mark().expect("a mark");
         assert_eq!((first.stream, order.waits(first)), (1, false));
         order.pass(first);
-        assert_eq!((order.take(0), order.take(1)), (vec![], b"x".to_vec()));
+        assert_eq!((&*order.take(0), &*order.take(1)), (&b""[..], &b"x"[..]));
         order.pass(order.first_mark().expect("a mark"));
-        assert_eq!(order.take(0), b"c");
+        assert_eq!(&*order.take(0), b"c");
         assert_eq!(order.first_mark(), None);
     }
 
@@ -144,24 +151,39 @@ mod tests {
     }
 
     #[test]
+    fn who_stops_waiting_does_so_for_every_mark() {
+        let mut order = Order::new(7);
+        for frames in 1..=1000 {
+            order.push(0, &mark(frames, frames));
+        }
+        order.stop_waiting();
+        for _ in 0..1000 {
+            let first = order.first_mark().expect("a mark");
+            assert!(!order.waits(first));
+            order.pass(first);
+        }
+        assert_eq!(order.first_mark(), None);
+    }
+
+    #[test]
     fn a_mark_may_come_in_parts_and_others_are_text() {
         let mut order = Order::new(7);
         let bytes = [b"a".to_vec(), mark(1, 1)].concat();
         for byte in &bytes[..bytes.len() - 1] {
             order.push(0, &[*byte]);
             let text = order.take(0);
-            assert!(text.is_empty() || text == b"a", "{text:?}");
+            assert!(text.is_empty() || *text == *b"a", "{text:?}");
             assert_eq!(order.mark(0), None);
         }
         order.push(0, &bytes[bytes.len() - 1..]);
         assert!(order.mark(0).is_some());
         let mut other = Order::new(8);
         other.push(0, &bytes);
-        assert_eq!(other.take(0), bytes);
+        assert_eq!(&*other.take(0), &*bytes);
         order.push(1, b"\0");
         assert_eq!(
-            (order.take(1), order.take_rest(1)),
-            (vec![], b"\0".to_vec())
+            (&*order.take(1), &*order.take_rest(1)),
+            (&b""[..], &b"\0"[..])
         );
     }
 }

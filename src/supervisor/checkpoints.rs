@@ -59,7 +59,12 @@ impl Checkpoint {
             return Err(Error::checkpoint_lost());
         }
         let before = sandbox.cgroup.counters();
-        let forked = branch(kernel, &sandbox.place(), leaf, Manner::default()).await;
+        // Whether it is sound was decided when it was made.
+        let manner = Manner {
+            waits: false,
+            force: true,
+        };
+        let forked = branch(kernel, &sandbox.place(), leaf, manner).await;
         let branch = forked.map_err(|e| match not_forked(sandbox, &before, &e) {
             _ if kernel.has_ended() => Error::checkpoint_lost(),
             error => error,

@@ -27,11 +27,11 @@ const NO_PATH: &str = "/dev/null/bin";
 const PREFIX: &str = "/opt/venv";
 /// uv writes the interpreter that it was given into the commands of packages. That is Debian's, which finds
 /// no package of [`PREFIX`]: they are to run with the one that does.
-const MEND_COMMANDS: &str = "find /opt/venv/bin -type f -size -64k -print0 \
+const FIX_COMMANDS: &str = "find /opt/venv/bin -type f -size -64k -print0 \
     | xargs -0 grep -lxZ -m 1 '#!/usr/bin/python3' \
-    | xargs -0 -r sed -i '1s|.*|#!/opt/venv/bin/python|'";
+    | xargs -0 -r sed -i '1s|^#!/usr/bin/python3$|#!/opt/venv/bin/python|'";
 /// Longest that this may take; it takes 10 ms.
-const MEND_TIME: Duration = Duration::from_secs(10);
+const FIX_TIME: Duration = Duration::from_secs(10);
 /// Bytes of each of uv's streams that are kept.
 const OUTPUT_BYTES: usize = 256 * 1024;
 /// Longest that uv may take to read its requirements.
@@ -127,12 +127,12 @@ pub(super) async fn uv(
 /// Where no process can be started the packages are installed all the same.
 async fn mend_commands(sandbox: &Arc<Sandbox>) {
     let program = Program {
-        argv: ["/bin/sh", "-c", MEND_COMMANDS].map(str::to_owned).to_vec(),
+        argv: ["/bin/sh", "-c", FIX_COMMANDS].map(str::to_owned).to_vec(),
         cwd: None,
         env: BTreeMap::default(),
         input: Input::Empty,
         apart: None,
-        deadline: Some(Instant::now() + MEND_TIME),
+        deadline: Some(Instant::now() + FIX_TIME),
         log_bytes: OUTPUT_BYTES,
     };
     if let Ok(process) = program::start(sandbox, program).await {
