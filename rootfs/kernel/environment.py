@@ -324,8 +324,10 @@ def _all_runtimes():
     """Setter, getter and variables of all that is loaded."""
     found = dict(_runtimes)
     if numexpr := sys.modules.get("numexpr"):
-        found[numexpr.__name__] = (numexpr.set_num_threads, lambda: numexpr.utils.num_threads,
+        found[numexpr.__name__] = (numexpr.set_num_threads, numexpr.get_num_threads,
                                    ("NUMEXPR_NUM_THREADS", _OPENMP))
+    if pyarrow := sys.modules.get("pyarrow"):
+        found[pyarrow.__name__] = pyarrow.set_cpu_count, pyarrow.cpu_count, (_OPENMP,)
     if numba := sys.modules.get("numba"):
         found[numba.__name__] = numba.set_num_threads, numba.get_num_threads, ("NUMBA_NUM_THREADS",)
     return found
@@ -336,6 +338,8 @@ def set_threads(count):
     environ.update(thread_environment(count))
     for setter, _, _ in _runtimes.values():
         setter(count)
+    if pyarrow := sys.modules.get("pyarrow"):
+        pyarrow.set_cpu_count(count)
 
 
 def thread_environment(count):

@@ -14,12 +14,15 @@ descriptors which the copy does not have.
 Libraries are looked at only if the code has imported them.
 """
 
+import asyncio
 import asyncio.base_events
+import asyncio.base_subprocess
 import concurrent.futures
 import gc
 import selectors
 import signal
 import sys
+from _thread import get_ident
 from posix import getpid
 
 REASON = ("it was left behind: this Python process is a copy of one that had it, and threads and processes are "
@@ -59,6 +62,25 @@ def _programs(by_type, shell):
     for process in by_type.of(subprocess.Popen) if subprocess else ():
         if process.returncode is None:
             process.returncode = _KILLED
+    for transport in by_type.of(asyncio.base_subprocess.BaseSubprocessTransport):
+        _end_transport(transport)
+    if socketserver := sys.modules.get("socketserver"):
+        for server in by_type.of(socketserver.BaseServer):
+            server._BaseServer__is_shut_down.set()  # its thread is gone: shutdown() would wait for it
+
+
+def _end_transport(transport):
+    """A program of asyncio.subprocess has ended and has said all that it will say."""
+    if transport._returncode is not None:
+        return
+    transport._returncode = _KILLED
+    for waiter in transport._exit_waiters or ():
+        if not waiter.done():
+            waiter.set_result(_KILLED)
+    transport._exit_waiters = None
+    for stream in (getattr(transport._protocol, "stdout", None), getattr(transport._protocol, "stderr", None)):
+        if isinstance(stream, asyncio.StreamReader) and not stream.at_eof():
+            stream.feed_eof()
 
 
 def _renew_loop(loop):
@@ -74,6 +96,8 @@ def _renew_loop(loop):
         end.close()
     loop._internal_fds = 0
     loop._make_self_pipe()
+    if loop._thread_id not in (None, get_ident()):
+        loop.call_soon_threadsafe = _of_lost_thread(loop)
     loop._thread_id = None
     loop._stopping = False
     loop._default_executor = None
@@ -83,6 +107,18 @@ def _renew_loop(loop):
     for task in tasks:
         task.cancel(REASON)
     return missing
+
+
+def _of_lost_thread(loop):
+    """For a loop that ran in a thread of its own: who hands it work would wait for ever."""
+    plain = loop.call_soon_threadsafe
+
+    def call_soon_threadsafe(callback, *args, context=None):
+        if not loop.is_running():
+            raise RuntimeError(f"the thread that ran this event loop is gone: {REASON}")
+        return plain(callback, *args, context=context)
+
+    return call_soon_threadsafe
 
 
 def _script_magics(by_type, shell):

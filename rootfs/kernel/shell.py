@@ -260,8 +260,10 @@ class Shell(InteractiveShell):
         self.set_hook("show_in_pager", _print_page, 0)
 
     def enable_matplotlib(self, gui=None):
-        # `%matplotlib inline`: figures are shown as it is.
+        # `%matplotlib inline`: figures are shown as it is. There is no page that those of a notebook could live in.
         import matplotlib.pyplot
+        if gui in ("notebook", "nbagg", "widget", "ipympl"):
+            gui = "inline"
         matplotlib.pyplot.switch_backend(gui or "inline")
         return gui, figures.BACKEND
 

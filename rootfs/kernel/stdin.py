@@ -10,7 +10,7 @@ waits for a person.
 
 import ctypes
 import sys
-from _io import BytesIO, TextIOWrapper
+from _io import FileIO, BytesIO, TextIOWrapper
 from _io import open as open_file
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from posix import (MFD_ALLOW_SEALING, MFD_CLOEXEC, O_RDONLY, close, dup2, fstat, lseek, makedev,
@@ -58,7 +58,8 @@ def _renew(data):
             _put(lambda: memory_file("stdin", data))
         elif not _is_null():
             _put(_open_null)
-        _state.text = _open()
+        if not _begin_again(_state.text):
+            _state.text = _open()
     except Exception as error:
         # User code has used up the memory, say, or an audit hook of it raises.
         _state.text = TextIOWrapper(BytesIO(data), encoding="utf-8")
@@ -67,6 +68,19 @@ def _renew(data):
     # What C code has read ahead, and that it has seen the end.
     _purge(_c_stdin)
     _clear_error(_c_stdin)
+
+
+def _begin_again(text):
+    """Has the file object of an earlier execution read the new input: code may have kept methods of it, as in
+    `input = sys.stdin.readline`. False where there is none."""
+    if not _is_plain(text) or type(getattr(text.buffer, "raw", None)) is not FileIO:
+        return False
+    try:
+        text.seek(0, 2)  # a seek to the beginning alone keeps what was read ahead
+        text.seek(0)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def is_given():

@@ -211,3 +211,34 @@ fn an_answer_does_not_wait_for_each_old_file_that_cannot_be_removed() {
     attacker.stdout("stopper.kill()");
     scene.assert_unharmed(&attacker);
 }
+
+/// Marks tell in which order output came where somebody looks on; code can find out how they begin.
+#[test]
+fn forged_marks_hold_nobody_up() {
+    let scene = Scene::new("limits.interrupt_grace_seconds = 1");
+    let attacker = scene.attacker(&json!({}));
+    let flood = "import os, sys\n\
+                 cells = sys.stdout.buffer.write.__closure__\n\
+                 prefix = next(c.cell_contents.prefix for c in cells if hasattr(c.cell_contents, 'prefix'))\n\
+                 assert len(prefix) == 17\n\
+                 number = 0\n\
+                 while True:\n    \
+                     marks = bytearray()\n    \
+                     for _ in range(2000):\n        \
+                         number += 1\n        \
+                         marks += prefix + number.to_bytes(4, 'big') + number.to_bytes(4, 'big')\n    \
+                     os.write(1, marks)";
+    let mut events = attacker.stream_json(json!({ "code": flood, "timeout_seconds": 3 }));
+    let begun = Instant::now();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    for _ in 0..5 {
+        scene.assert_others_unharmed();
+    }
+    let mut ended = json!(null);
+    while let Some(event) = events.event() {
+        ended = event;
+    }
+    assert_eq!(ended["outcome"], "timeout", "{ended}");
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    scene.assert_unharmed(&attacker);
+}

@@ -149,7 +149,7 @@ fn faults(sandbox: &Sandbox<'_>, cell: &Cell) -> Vec<String> {
                     .expect("an id")
                     .to_owned();
                 let path = sandbox.path(&format!("contexts/{into}/restore"));
-                let request = json!({ "checkpoint_id": told["id"] });
+                let request = json!({ "checkpoint_id": told["checkpoint_id"] });
                 service.post_json(&path, &request).ok();
                 into
             }
@@ -159,7 +159,7 @@ fn faults(sandbox: &Sandbox<'_>, cell: &Cell) -> Vec<String> {
         if verb == "checkpoint" {
             delete(
                 sandbox,
-                &format!("checkpoints/{}", told["id"].as_str().expect("an id")),
+                &format!("checkpoints/{}", told["checkpoint_id"].as_str().expect("an id")),
             );
         }
     }

@@ -162,3 +162,19 @@ fn half_of_a_pair_that_would_have_to_be_bytes_is_refused_by_name() {
     );
     broken.refused(400, "malformed_json");
 }
+
+#[test]
+fn a_request_full_of_halves_takes_no_longer_than_another() {
+    let service = Service::start();
+    let sandbox = service.create();
+    let begun = std::time::Instant::now();
+    let body = format!(r#"{{"code": "x = '{}'"}}"#, r"\ud83d".repeat(400_000));
+    let answer = service.post(
+        &sandbox.path("execute"),
+        "application/json",
+        body.as_bytes(),
+    );
+    assert_eq!(answer.ok().json()["error"], "UnicodeEncodeError");
+    // Squared it would be half a minute.
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+}
