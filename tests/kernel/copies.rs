@@ -159,7 +159,10 @@ fn faults(sandbox: &Sandbox<'_>, cell: &Cell) -> Vec<String> {
         if verb == "checkpoint" {
             delete(
                 sandbox,
-                &format!("checkpoints/{}", told["checkpoint_id"].as_str().expect("an id")),
+                &format!(
+                    "checkpoints/{}",
+                    told["checkpoint_id"].as_str().expect("an id")
+                ),
             );
         }
     }
