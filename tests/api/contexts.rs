@@ -326,8 +326,10 @@ fn a_restart_ends_what_runs_and_what_waits_runs_afterwards() {
     for (context, leaf) in [("default", "kernel"), (&other, "kernel-1")] {
         execute(&sandbox, context, "y = 1");
         let running = begin(&sandbox, context, SLEEPER);
-        // The kernel, its checkpoint and what it started.
-        assert_eq!(sandbox.processes(leaf).len(), 3);
+        // The kernel, its checkpoint and what it started; the checkpoint of before takes a moment to end.
+        wait_until("three processes", Duration::from_secs(5), || {
+            sandbox.processes(leaf).len() == 3
+        });
         let waiting = thread::scope(|scope| {
             let waiting = scope.spawn(|| execute(&sandbox, context, "y"));
             thread::sleep(Duration::from_millis(200));
