@@ -501,7 +501,7 @@ def _references(value):
     return found
 
 
-# -- where multiprocessing is told of it
+# -- what is hooked into multiprocessing
 
 
 def install_pickler(module):

@@ -206,12 +206,8 @@ class Checkpoints:
         self.alone = hidden and not objection and not children and _are_all({0, 1, 2, *self.kept})
         if not self.alone and not force and (objection := _locks(self.kept)):
             raise Unsound(objection)
-        if hidden:
-            missing = children if alone else _threads() + quiesce.native() + children
-            pid, let_go = _clone_hidden(begin)
-        else:
-            missing = _threads() + quiesce.native() + children
-            pid, let_go = _fork_twice(begin, held)
+        missing = children if alone else _threads() + quiesce.native() + children
+        pid, let_go = _clone_hidden(begin) if hidden else _fork_twice(begin, held)
         if pid == 0:
             self.pid, self.current = None, False
             self.ended.clear()
@@ -319,7 +315,7 @@ def _reap_between(pid):
 
 def _hear_from_fork(readable):
     """The id of the fork, once it has found that it is sound."""
-    pid, told = None, b""
+    told = b""
     poll = select.poll()
     poll.register(readable, select.POLLIN)
     while told.count(b"\n") < 2:
@@ -356,9 +352,9 @@ def _children(checkpoint, ended):
         return []
     found = []
     for thread in listdir("/proc/self/task"):
-        for pid in map(int, _content(f"/proc/self/task/{thread}/children").split()):
+        for pid in map(int, quiesce.content(f"/proc/self/task/{thread}/children").split()):
             if pid != checkpoint and pid not in ended:
-                name = _content(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+                name = quiesce.content(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
                 found.append(f"process {pid} ({name})")
     return found
 
@@ -367,30 +363,22 @@ def _locks(kept):
     """Why a file that is open must not be open in a copy, or None. A lock of POSIX is its process's
     (F_SETLK, fcntl_locking(2)): a copy does not have it and does not know. Databases lock so: SQLite in a
     transaction and as long as one with a write-ahead log is open, DuckDB, LMDB."""
-    for number in map(int, listdir("/proc/self/fd")):
-        if number < 3 or number in kept:
-            continue
-        try:
-            path = readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue  # the directory's own
+    for number, path in _others_open(kept):
         # `lock:` lines are in proc_pid_fdinfo(5) since Linux 4.1.
-        if path.startswith("/") and b" POSIX " in _content(f"/proc/self/fdinfo/{number}"):
+        if path.startswith("/") and b" POSIX " in quiesce.content(f"/proc/self/fdinfo/{number}"):
             return (f"the file {path} is locked by this process, as databases do while they are in use, and a "
                     "copy would not have the lock: close it first")
     return None
 
 
-def _content(path):
-    """The beginning of a small file of the kernel's; nothing where it is gone."""
-    try:
-        file = open_fd(path, O_RDONLY | O_CLOEXEC)
-        try:
-            return read(file, 65536)
-        finally:
-            close(file)
-    except OSError:
-        return b""
+def _others_open(kept):
+    """Descriptors that are open beside the first three and those that are kept, and where each leads."""
+    for number in map(int, listdir("/proc/self/fd")):
+        if number >= 3 and number not in kept:
+            try:
+                yield number, readlink(f"/proc/self/fd/{number}")
+            except OSError:
+                pass  # the directory's own
 
 
 def _let_go_of_connections(kept):
@@ -399,13 +387,8 @@ def _let_go_of_connections(kept):
     is opened later does not get them. Gives what they were, for people."""
     null = open_fd("/dev/null", O_RDWR | O_CLOEXEC)
     found = []
-    for number in map(int, listdir("/proc/self/fd")):
-        if number < 3 or number == null or number in kept:
-            continue
-        try:
-            kind = readlink(f"/proc/self/fd/{number}").partition(":")[0]
-        except OSError:
-            continue  # the directory's own
+    for number, path in _others_open({null, *kept}):
+        kind = path.partition(":")[0]
         if kind in ("socket", "pipe"):
             dup2(null, number, inheritable=False)
             found.append(f"{kind} on descriptor {number}")

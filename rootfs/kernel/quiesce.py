@@ -27,8 +27,9 @@ import re
 import struct
 import sys
 import threading
+from collections import Counter
 from itertools import compress
-from posix import getpid, listdir, open as open_fd, close, pread, read, stat
+from posix import O_CLOEXEC, O_RDONLY, getpid, listdir, open as open_fd, close, pread, read, stat
 from sys import modules
 from time import monotonic, sleep
 
@@ -149,14 +150,8 @@ def settle(shell, patient):
 
 def native():
     """Threads that Python does not know, for people: `3 threads of libfoo.so.1`."""
-    names = {}
-    maps = None
-    for tid in _others(_python_threads()):
-        maps = maps or _Maps()
-        library = maps.library_of(tid)
-        names.setdefault(library, []).append(tid)
-    return [f"{len(tids)} thread{'s' if len(tids) > 1 else ''} of {library}"
-            for library, tids in names.items()]
+    numbers = Counter(_libraries_of_native_threads())
+    return [f"{number} thread{'s' if number > 1 else ''} of {library}" for library, number in numbers.items()]
 
 
 def _of_python_threads():
@@ -170,13 +165,18 @@ def _of_python_threads():
 
 def _of_native_threads():
     """Why a thread that Python does not know is in the way of a fork, or None."""
-    maps = None
-    for tid in _others(_python_threads()):
-        maps = maps or _Maps()
-        library = maps.library_of(tid)
+    for library in _libraries_of_native_threads():
         if not _PREPARED.search(library):
             return f"a thread of {library} runs, which a copy of the process would not have"
     return None
+
+
+def _libraries_of_native_threads():
+    """Of each thread that Python does not know."""
+    known, main = _python_threads(), getpid()
+    others = [tid for tid in map(int, listdir("/proc/self/task")) if tid != main and tid not in known]
+    maps = _Maps() if others else None
+    return [maps.library_of(tid) for tid in others]
 
 
 def _python_threads():
@@ -189,24 +189,21 @@ def _python_threads():
             for ident in sys._current_frames() if ident != main}
 
 
-def _others(known):
-    main = getpid()
-    return [tid for tid in map(int, listdir("/proc/self/task")) if tid != main and tid not in known]
-
-
 def _is_running(tid):
+    # Nothing where it has ended.
+    return content(f"/proc/self/task/{tid}/stat").rpartition(b")")[2].split()[:1] == [b"R"]
+
+
+def content(path):
+    """The beginning of a small file of the kernel's; nothing where it is gone."""
     try:
-        return _read(f"/proc/self/task/{tid}/stat", 512).rpartition(b")")[2].split()[0] == b"R"
+        file = open_fd(path, O_RDONLY | O_CLOEXEC)
+        try:
+            return read(file, 65536)
+        finally:
+            close(file)
     except OSError:
-        return False  # it has ended
-
-
-def _read(path, size):
-    fd = open_fd(path, 0o2000000)
-    try:
-        return read(fd, size)
-    finally:
-        close(fd)
+        return b""
 
 
 class _Held:
@@ -384,15 +381,15 @@ class _Maps:
         self.libraries = sorted({mapping.path for mapping in self.code if mapping.path.startswith("/")})
 
     def library_of(self, tid):
-        """File name (with its package) of the library whose function a waiting thread was started with, or the thread's own name
-        where that cannot be told."""
+        """File name, with its package, of the library whose function a waiting thread was started with, or the
+        thread's own name where that cannot be told."""
+        name = content(f"/proc/self/task/{tid}/comm").decode("utf-8", "replace").strip()
+        # Number and arguments of the system call, stack pointer, program counter (proc_pid_syscall(5));
+        # "running" where it is in none.
+        fields = content(f"/proc/self/task/{tid}/syscall").split()
+        if len(fields) < 9:
+            return f"another library (thread {name!r})"
         try:
-            name = _read(f"/proc/self/task/{tid}/comm", 64).decode("utf-8", "replace").strip()
-            # Number and arguments of the system call, stack pointer, program counter
-            # (proc_pid_syscall(5)); "running" where it is in none.
-            fields = _read(f"/proc/self/task/{tid}/syscall", 256).split()
-            if len(fields) < 9:
-                return f"another library (thread {name!r})"
             address, stack = self._stack_from(int(fields[7], 16))
         except OSError:
             return "another library"
@@ -422,7 +419,7 @@ class _Maps:
         end = next((stack.end for stack in self.memory if stack.start <= pointer < stack.end),
                    pointer + _STACK_BYTES)
         start = max(pointer, end - _STACK_BYTES) & -_WORD_BYTES
-        memory = open_fd("/proc/self/mem", 0o2000000)
+        memory = open_fd("/proc/self/mem", O_RDONLY | O_CLOEXEC)
         try:
             return start, pread(memory, end - start, start)
         finally:

@@ -209,6 +209,7 @@ async fn execute_request(
         return body::decode(&bytes);
     }
     let bytes = body::read(headers, body, app.code_limit(), app.stall()).await?;
+    // Refuses UTF-16. The mark of UTF-8 goes where code of every kind does, in `kernel::execution`.
     body::without_mark(&bytes)?;
     String::from_utf8(bytes)
         .map(ExecuteRequest::of_code)

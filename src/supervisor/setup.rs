@@ -162,7 +162,7 @@ pub(super) fn inodes(plan: &Plan, limits: &Limits) -> u64 {
 
 /// An upper on tmpfs is memory: files may not take so much of it that no kernel could start, so a
 /// sandbox that fills its disk gets ENOSPC and not the OOM killer. An eighth stays for kernels. In whole
-/// pages, as tmpfs has it, so that what is told of it is what statvfs(3) says.
+/// pages, as tmpfs has it, so that the size that is reported is that of statvfs(3).
 pub(super) fn upper_bytes(plan: &Plan, limits: &Limits) -> u64 {
     let memory_bytes = plan.limits.memory_bytes;
     let for_inodes = inodes(plan, limits) * INODE_BYTES;

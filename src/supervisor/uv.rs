@@ -113,7 +113,7 @@ pub(super) async fn uv(
     tokio::join!(feed, read);
     let end = process.log.wait_end().await;
     if arguments[0] == "install" && end.code == Some(0) {
-        mend_commands(sandbox).await;
+        fix_commands(sandbox).await;
     }
     said.push_str(&stdout.finish("stdout"));
     complained.push_str(&stderr.finish("stderr"));
@@ -125,7 +125,7 @@ pub(super) async fn uv(
 }
 
 /// Where no process can be started the packages are installed all the same.
-async fn mend_commands(sandbox: &Arc<Sandbox>) {
+async fn fix_commands(sandbox: &Arc<Sandbox>) {
     let program = Program {
         argv: ["/bin/sh", "-c", FIX_COMMANDS].map(str::to_owned).to_vec(),
         cwd: None,
